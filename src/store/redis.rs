@@ -71,7 +71,7 @@ use super::Budget;
 use crate::core::answer::Answers;
 use crate::core::lock;
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{CheckIndex, Checks};
+use crate::limits::plan::{CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 use crate::net::rare::rare;
 use crate::observe::metrics::Tallies;
@@ -146,13 +146,11 @@ impl Redis {
 
     /// Notes hits on tracked checks that the denial cache refused.
     pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
-        let refused = checks
-            .all_tracking()
-            .filter(|(index, _)| is_refused(*index));
-        for (index, (tracking, _)) in refused {
+        let tracked = checks.all_tracking();
+        for (index, (tracking, _)) in tracked.filter(|(index, _)| is_refused(*index)) {
             let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
             let hits = check.hits.unsigned_abs();
-            let record = usage::queue::record(checks.key(check));
+            let record = key::usage_of(checks.key(check));
             lanes.deployment.usage.refuse(record, tracking, hits);
         }
     }
@@ -363,13 +361,8 @@ impl Redis {
         let first = self.worker_lanes(checks, picked[0].0);
         first.deployment.retries.fetch_add(1, Ordering::Relaxed);
         let is_migrating = |&(index, _): &RoutedCheck| {
-            let error = answers.each[index.0].verdict.err();
-            matches!(
-                error,
-                Some(StoreError::NotExecuted(
-                    error::TRY_AGAIN | error::NON_LOCAL_KEY
-                ))
-            )
+            let verdict = answers.each[index.0].verdict;
+            verdict.is_err_and(error::is_of_migration)
         };
         if picked.iter().any(is_migrating) {
             if Instant::now() + MIGRATION_WAIT < budget.deadline {

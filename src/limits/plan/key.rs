@@ -50,41 +50,24 @@ pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(USAGE);
 }
 
+/// The key of a counter's usage record.
+pub(crate) fn usage_of(counter: &[u8]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(counter.len());
+    write_usage(counter, &mut record);
+    record
+}
+
 /// The key of the snapshots of a usage record.
 pub(crate) fn snapshots_of(record: &[u8]) -> Vec<u8> {
     let subject = record.strip_suffix(USAGE).unwrap_or(record);
     [subject, b"up"].concat()
 }
 
-/// Replaces `out` with a key of the reservations of a counter, in the same hash slot: of their order
-/// or of their hits.
-pub(crate) fn write_reservations(counter: &[u8], part: ReservationKey, out: &mut Vec<u8>) {
+/// The two keys of the reservations of a counter, in the same hash slot: of the ids, sorted by the
+/// ends of their lives, and of the hits of each id. No algorithm has their tags.
+pub(crate) fn reservation_keys(counter: &[u8]) -> [Vec<u8>; 2] {
     let (subject, algorithm) = counter.split_at(up_to_subject(counter).len());
-    out.clear();
-    for part in [subject, part.tag(), algorithm] {
-        out.extend_from_slice(part);
-    }
-}
-
-/// The two keys of the reservations of a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReservationKey {
-    /// The ids, sorted by the ends of their lives.
-    Order,
-    /// The hits of each id.
-    Hits,
-}
-
-impl ReservationKey {
-    pub(crate) const ALL: [Self; 2] = [Self::Order, Self::Hits];
-
-    /// No algorithm has these tags.
-    const fn tag(self) -> &'static [u8] {
-        match self {
-            Self::Order => b"ro",
-            Self::Hits => b"rh",
-        }
-    }
+    [b"ro", b"rh"].map(|tag| [subject, tag, algorithm].concat())
 }
 
 /// The subject of a record's key, or of a counter's: the text between its braces. A brace closes
@@ -96,22 +79,19 @@ pub(crate) fn subject(key: &[u8]) -> &[u8] {
     begin.map_or(subject, |begin| &subject[begin + 1..])
 }
 
-/// Replaces `out` with the key of the index of a limit in this order. The index has its own hash
-/// slot, or shares its domain's slot.
-pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: &mut Vec<u8>) {
-    out.clear();
-    out.extend_from_slice(prefix.as_bytes());
-    out.extend_from_slice(VERSION);
-    out.push(b'{');
-    write_part(out, None, tracking.domain.as_bytes());
+/// The key of the index of a limit in this order. The index has its own hash slot, or shares its
+/// domain's slot.
+pub(crate) fn index(prefix: &str, tracking: &Tracking, order: Order) -> Vec<u8> {
+    let mut out = [prefix.as_bytes(), VERSION, b"{"].concat();
+    write_part(&mut out, None, tracking.domain.as_bytes());
     if tracking.is_in_slot_of_domain {
         out.push(b'}');
     }
     for (key, value) in &tracking.levels {
         out.push(b'|');
-        write_part(out, None, key.as_bytes());
+        write_part(&mut out, None, key.as_bytes());
         if let Some(value) = value {
-            write_part(out, Some(VALUE), value.as_bytes());
+            write_part(&mut out, Some(VALUE), value.as_bytes());
         }
     }
     out.push(b'}');
@@ -122,14 +102,16 @@ pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: 
         Order::LastSeen => b"ul",
         Order::FirstSeen => b"uf",
     });
+    out
 }
 
-/// Replaces `out` with the key of the record of a subject, as [`subject`] returns it.
-pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], out: &mut Vec<u8>) {
-    out.clear();
-    write_subject(out, prefix, subject, Commit::Each);
+/// The key of the record of a subject, as [`subject`] returns it.
+pub(crate) fn record(prefix: &str, tracking: &Tracking, subject: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_subject(&mut out, prefix, subject, Commit::Each);
     out.extend_from_slice(trial_tag(tracking));
     out.extend_from_slice(USAGE);
+    out
 }
 
 const fn trial_tag(tracking: &Tracking) -> &'static [u8] {

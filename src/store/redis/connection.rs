@@ -146,15 +146,8 @@ impl Connection {
                 self.is_broken = false;
                 Ok(self.received.tokens())
             }
-            Err(name) => {
-                let is_sent = self.written > 0;
-                let outcome = if is_sent {
-                    StoreError::Unknown
-                } else {
-                    StoreError::NotExecuted
-                };
-                Err(outcome(name))
-            }
+            Err(name) if self.written == 0 => Err(StoreError::NotExecuted(name)),
+            Err(name) => Err(StoreError::Unknown(name)),
         }
     }
 

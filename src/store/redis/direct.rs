@@ -163,11 +163,7 @@ impl Redis {
         let lanes = self.worker_lanes(checks, index);
         let direct = Direct::new(Arc::clone(&lanes.deployment));
         let owner = checks.key(&checks[index]);
-        let [order, hits] = key::ReservationKey::ALL.map(|part| {
-            let mut key = Vec::new();
-            key::write_reservations(owner, part, &mut key);
-            key
-        });
+        let [order, hits] = key::reservation_keys(owner);
         let unread = StoreError::NotExecuted(error::PROTOCOL);
         // Groups, in which most holds of a crowded key are, are among the first.
         let last = (BAND - 1).to_string();
@@ -182,18 +178,12 @@ impl Redis {
             return Ok(None);
         }
         let values = direct.query(owner, deadline, |out| {
-            let command = out.command("HMGET");
-            command.arg(&hits);
-            for id in &ids {
-                command.arg(id);
-            }
+            out.command("HMGET").arg(&hits).arg(&ids);
             out.end();
         });
         let values = values.await?;
         let values = texts(values.first())?;
-        let holds: Vec<Hold> = (values.iter())
-            .filter_map(|packed| Hold::unpack(packed))
-            .collect();
+        let holds: Vec<_> = values.into_iter().filter_map(Hold::unpack).collect();
         Ok(HeldHits::of(holds.iter(), now))
     }
 
@@ -231,17 +221,10 @@ impl Redis {
             keys.push(owner.to_vec());
         }
         if check.has_holds() {
-            for part in key::ReservationKey::ALL {
-                let mut key = Vec::new();
-                key::write_reservations(owner, part, &mut key);
-                keys.push(key);
-            }
+            keys.extend(key::reservation_keys(owner));
         }
         let replies = direct.query(owner, deadline, |out| {
-            let command = out.command("DEL");
-            for key in &keys {
-                command.arg(key);
-            }
+            out.command("DEL").arg(&keys);
             out.end();
         });
         match replies.await?.first() {

@@ -288,6 +288,11 @@ pub(crate) fn is_retryable(error: StoreError) -> bool {
     )
 }
 
+/// Whether a slot is being migrated: the command may succeed in a moment.
+pub(crate) fn is_of_migration(error: StoreError) -> bool {
+    matches!(error, NotExecuted(TRY_AGAIN | NON_LOCAL_KEY))
+}
+
 /// The name of an error: its label value in metrics.
 pub(crate) fn name(error: StoreError) -> &'static str {
     let (NotExecuted(name) | Unknown(name) | Data(name)) = error;
@@ -417,62 +422,55 @@ pub(crate) fn for_callers(error: StoreError) -> &'static str {
 
 /// Counts errors by name. It logs nothing: `limiter::outages` reads the counts for the log.
 #[derive(Debug, Default)]
-pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
-
-#[derive(Debug, Default)]
-struct ErrorCounter {
-    count: u64,
-    /// Of the latest such error that had one.
-    cause: Option<Arc<str>>,
-    /// Of the latest such error of a request.
-    times: Option<Times>,
-}
+pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, (RedisFailure, u64)>>);
 
 impl ErrorCounters {
     /// Counts an error.
     pub(crate) fn record(&self, name: &'static str) {
-        lock(&self.0).entry(name).or_default().count += 1;
+        self.count_and(name, |_| {});
     }
 
     /// Counts an error of a request.
     pub(crate) fn record_request(&self, name: &'static str, budget: Budget) {
-        let mut counters = lock(&self.0);
-        let counter = counters.entry(name).or_default();
-        counter.count += 1;
-        if matches!(name, TIMEOUT | LATE | QUEUE_FULL) && !budget.allowed.is_zero() {
-            counter.times = Some(Times {
-                round_trip: None,
-                allowed: budget.allowed,
-                caller: budget.caller,
-            });
-        }
-    }
-
-    /// The times of the latest request that failed with this error.
-    pub(crate) fn times(&self, name: &str) -> Option<Times> {
-        lock(&self.0).get(name)?.times
+        self.count_and(name, |latest| {
+            if matches!(name, TIMEOUT | LATE | QUEUE_FULL) && !budget.allowed.is_zero() {
+                latest.times = Some(Times {
+                    round_trip: None,
+                    allowed: budget.allowed,
+                    caller: budget.caller,
+                });
+            }
+        });
     }
 
     /// Counts a failed attempt to connect.
     pub(crate) fn record_failed_connect(&self, failure: &RedisFailure) {
-        let mut counters = lock(&self.0);
-        let counter = counters.entry(failure.error).or_default();
-        counter.count += 1;
-        counter.cause.clone_from(&failure.cause);
+        self.count_and(failure.error, |latest| {
+            latest.cause.clone_from(&failure.cause)
+        });
+    }
+
+    fn count_and(&self, name: &'static str, update: impl FnOnce(&mut RedisFailure)) {
+        let (mut counters, new) = (lock(&self.0), || (RedisFailure::new(name), 0));
+        let (latest, count) = counters.entry(name).or_insert_with(new);
+        *count += 1;
+        update(latest);
+    }
+
+    /// The times of the latest request that failed with this error.
+    pub(crate) fn times(&self, name: &str) -> Option<Times> {
+        lock(&self.0).get(name)?.0.times
     }
 
     /// Number of times that this error happened.
     pub(crate) fn count(&self, name: &str) -> u64 {
-        lock(&self.0).get(name).map_or(0, |counter| counter.count)
+        lock(&self.0).get(name).map_or(0, |(_, count)| *count)
     }
 
-    /// All counts since the start, by name, each with the cause of the latest such error.
+    /// All counts since the start, by name, each with the cause and the times of the latest such
+    /// error.
     pub(crate) fn failures(&self) -> Vec<(RedisFailure, u64)> {
-        let failure = |(&error, counter): (&&'static str, &ErrorCounter)| {
-            let cause = counter.cause.clone();
-            (RedisFailure::with(error, cause), counter.count)
-        };
-        lock(&self.0).iter().map(failure).collect()
+        lock(&self.0).values().cloned().collect()
     }
 }
 

@@ -44,10 +44,10 @@ use super::error;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
+use crate::limits::plan::key;
 use crate::store::redis::connection::Connection;
 use crate::store::redis::topology::Deployment;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
-use crate::store::redis::usage::queue;
 use crate::store::redis::wire::batch::{Batch, Retry};
 use crate::store::redis::wire::request::{QueuedRequest, Reply};
 
@@ -344,8 +344,7 @@ impl Lanes {
                 .awaited()
                 .filter(|request| request.budget.deadline <= now)
             {
-                let unknown = StoreError::Unknown(error::TIMEOUT);
-                if request.reply(Reply::failed(request.picked.len(), unknown)) {
+                if request.fail(StoreError::Unknown(error::TIMEOUT)) {
                     self.node.record_timeout(request.since, request.budget);
                 }
             }
@@ -386,8 +385,7 @@ impl Lanes {
             let mut with_this = outcome;
             with_this.add(&reply, request, now);
             if !reply.usage.is_empty() {
-                let checks = Arc::clone(&request.checks);
-                usage.push((checks, std::mem::take(&mut reply.usage)));
+                usage.push((request, std::mem::take(&mut reply.usage)));
             }
             // A request that was cancelled at its deadline was reported to the node as timed out
             // already.
@@ -397,10 +395,11 @@ impl Lanes {
         }
         connection.of_requests = replies;
         self.node.record_outcome(outcome);
-        for (checks, summaries) in usage {
+        for (request, summaries) in usage {
             for (index, summary) in summaries {
-                if let Some(tracking) = checks[index].tracking() {
-                    let record = queue::record(checks.key(&checks[index]));
+                let check = &request.checks[index];
+                if let Some(tracking) = check.tracking() {
+                    let record = key::usage_of(request.checks.key(check));
                     self.deployment.usage.enqueue(record, tracking, summary);
                 }
             }
@@ -492,15 +491,8 @@ impl Lanes {
         requests: impl IntoIterator<Item = &'r QueuedRequest>,
         name: &'static str,
     ) {
-        let answer = |request: &QueuedRequest| {
-            let error = StoreError::NotExecuted(name);
-            let failed = Reply::failed(request.picked.len(), error);
-            request.reply(failed)
-        };
-        let answered = requests
-            .into_iter()
-            .map(answer)
-            .filter(|&is_answered| is_answered);
+        let is_answered = |request: &&QueuedRequest| request.fail(StoreError::NotExecuted(name));
+        let answered = requests.into_iter().filter(is_answered);
         let answered = u32::try_from(answered.count()).unwrap_or(u32::MAX);
         self.node.record_failed(answered, name);
     }

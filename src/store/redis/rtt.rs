@@ -49,10 +49,8 @@ impl RttEstimator {
         let min = self.min_micros.load(Ordering::Relaxed);
         // It rises slowly: one fast sample among many slow ones keeps it low, and a longer round
         // trip is still noticed.
-        self.min_micros.store(
-            or_first(min, new.min(min + min / 16 + 1)),
-            Ordering::Relaxed,
-        );
+        let least = or_first(min, new.min(min + min / 16 + 1));
+        self.min_micros.store(least, Ordering::Relaxed);
     }
 
     /// Whether the minimum is below 1 ms: the round trip is short, however busy this process is.

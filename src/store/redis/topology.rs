@@ -123,14 +123,10 @@ impl Deployment {
             usage: UsageQueue::default(),
             markers: Markers::default(),
         };
+        let new = |address, purpose| Some(Node::new(address, purpose, &deployment));
         let node = match &deployment.options.topology {
-            Topology::Single(address) => {
-                let address = Some(address.clone());
-                Some(Node::new(address, Purpose::Count, &deployment))
-            }
-            Topology::Sentinel { .. } => {
-                Some(Node::new(None, Purpose::CountOnPrimary, &deployment))
-            }
+            Topology::Single(address) => new(Some(address.clone()), Purpose::Count),
+            Topology::Sentinel { .. } => new(None, Purpose::CountOnPrimary),
             Topology::Cluster(_) => None,
         };
         let mut map = SlotMap::default();
@@ -303,11 +299,8 @@ impl Deployment {
             return map;
         }
         let mut discovered = self.discovered.subscribe();
-        let _ = timeout_at(
-            deadline,
-            discovered.wait_for(|is_discovered| *is_discovered),
-        )
-        .await;
+        let found = discovered.wait_for(|is_discovered| *is_discovered);
+        let _ = timeout_at(deadline, found).await;
         self.map()
     }
 
@@ -445,10 +438,9 @@ impl SlotMap {
     }
 
     pub(crate) fn find(&self, address: &Address) -> Option<NodeIndex> {
-        self.nodes
-            .iter()
-            .position(|node| node.has_address(address))
-            .map(|index| index as NodeIndex)
+        let mut nodes = self.nodes.iter();
+        let index = nodes.position(|node| node.has_address(address));
+        index.map(|index| index as NodeIndex)
     }
 
     pub(crate) fn node(&self, index: NodeIndex) -> &Arc<Node> {

@@ -66,8 +66,6 @@ const SUBJECTS_PER_QUERY: usize = 1_000;
 /// Queries at a time. In a cluster each slot needs its own.
 const AT_A_TIME: usize = 8;
 
-type SubjectTotals = Vec<Totals>;
-
 /// Writes and reads the usage of one deployment, on the control thread.
 #[derive(Debug)]
 pub struct UsageClient {
@@ -129,11 +127,10 @@ impl UsageClient {
         stream::iter(calls)
             .for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline))
             .await;
-        let (mut limits, mut index): (HashMap<_, SubjectTotals>, _) = (HashMap::new(), Vec::new());
-        for (record, tracking, summary) in self.deployment.usage.take_summaries(most) {
-            key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
-            let subjects = limits.entry_ref(&index).or_default();
-            subjects.push((record, tracking, summary));
+        let mut limits: HashMap<_, Vec<Totals>> = HashMap::new();
+        for totals in self.deployment.usage.take_summaries(most) {
+            let index = key::index(&self.prefix, &totals.1, Order::Total);
+            limits.entry(index).or_default().push(totals);
         }
         for subjects in limits.into_values() {
             for part in subjects.chunks(SUBJECTS_PER_QUERY) {
@@ -208,14 +205,13 @@ impl UsageClient {
     /// Writes the totals of subjects of one limit, and trims its index.
     async fn write_index(&self, subjects: &[Totals], deadline: Instant) {
         let (_, tracking, _) = &subjects[0];
-        let mut index = Vec::new();
-        key::write_index(&self.prefix, tracking, Order::Total, &mut index);
+        let index = |order| key::index(&self.prefix, tracking, order);
         let settings = tracking.settings;
         let expiry_ms = settings.expiry.micros().div_ceil(1_000);
-        let replies = self.direct.query(&index, deadline, |out| {
-            let mut key = Vec::new();
+        let owner = index(Order::Total);
+        let replies = self.direct.query(&owner, deadline, |out| {
             for (_, order) in Order::NAMED {
-                key::write_index(&self.prefix, tracking, order, &mut key);
+                let key = index(order);
                 let listed = subjects.iter().filter(|(.., summary)| order.lists(summary));
                 let listed: Vec<_> = listed.collect();
                 for part in listed.chunks(SUBJECTS_PER_COMMAND) {
@@ -235,10 +231,8 @@ impl UsageClient {
             }
         });
         let is_error = |reply: &Value| matches!(reply, Value::ServerError(_));
-        if replies
-            .await
-            .map_or(true, |replies| replies.iter().any(is_error))
-        {
+        let replies = replies.await;
+        if replies.map_or(true, |replies| replies.iter().any(is_error)) {
             let dropped = &self.deployment.usage.dropped;
             dropped.fetch_add(subjects.len() as u64, Ordering::Relaxed);
         }

@@ -199,10 +199,8 @@ fn parse_sentinel(url: &str) -> Result<(Topology, Extras), OptionsError> {
     let master = master.trim();
     // Sentinel accepts these characters in a name. Others mean that the name is missing and that
     // this is an address.
-    let is_name = !master.is_empty()
-        && master
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+    let is_in_name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    let is_name = !master.is_empty() && master.chars().all(is_in_name);
     if !is_name || rest.trim().is_empty() {
         return Err(OptionsError::Sentinels);
     }
@@ -352,13 +350,11 @@ fn with_scheme(scheme: &str, rest: &str) -> Parsed {
         return Err(OptionsError::Syntax);
     };
     let login = info.redis_settings();
+    let username = login.username().filter(|user| !user.is_empty());
     let (host, port) = (host.clone(), *port);
     let extras = Extras {
         scheme,
-        username: login
-            .username()
-            .filter(|user| !user.is_empty())
-            .map(str::to_owned),
+        username: username.map(str::to_owned),
         password: login.password().map(Secret::new),
         database: u32::try_from(login.db()).map_err(|_| OptionsError::Database)?,
     };

@@ -92,11 +92,9 @@ async fn query_nodes(
         let Some(location) = node.location() else {
             continue;
         };
-        let is_closed = node.state() == CircuitState::Closed;
-        let nodes = if is_closed {
-            &mut candidates
-        } else {
-            &mut others
+        let nodes = match node.state() {
+            CircuitState::Closed => &mut candidates,
+            CircuitState::Open | CircuitState::Ramp { .. } => &mut others,
         };
         nodes.push(location.address.clone());
     }

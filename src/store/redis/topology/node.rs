@@ -136,10 +136,8 @@ impl BatchOutcome {
     /// Counts the reply to a request, which came at `now`. Of several failures in one reply, a
     /// configuration error counts.
     pub(crate) fn add(&mut self, reply: &Reply, request: &Request, now: Instant) {
-        let errors = reply
-            .answers
-            .iter()
-            .filter_map(|answer| answer.verdict.err());
+        let answers = reply.answers.iter();
+        let errors = answers.filter_map(|answer| answer.verdict.err());
         let failures = errors.filter(|&error| error::server_failure(error).is_some());
         let failure = failures
             .map(error::name)
@@ -561,6 +559,7 @@ impl InfoReport {
     pub(crate) fn read(info: &str, database: u32) -> Self {
         let mut report = Self::default();
         let database = format!("db{database}");
+        let keys = |part: &str| part.strip_prefix("keys=")?.parse().ok();
         for (name, value) in info.lines().filter_map(|line| line.trim().split_once(':')) {
             match name {
                 "redis_version" => report.version = report.version.or_else(|| plain_name(value)),
@@ -576,11 +575,7 @@ impl InfoReport {
                 "aof_enabled" => report.aof_enabled = Some(value == "1"),
                 "rdb_last_bgsave_status" => report.last_snapshot_failed = value == "err",
                 "cluster_enabled" => report.cluster_enabled = value == "1",
-                name if name == database => {
-                    report.keys = value
-                        .split(',')
-                        .find_map(|part| part.strip_prefix("keys=")?.parse().ok());
-                }
+                name if name == database => report.keys = value.split(',').find_map(keys),
                 _ => {}
             }
         }

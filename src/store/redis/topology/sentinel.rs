@@ -94,9 +94,8 @@ impl SentinelClient<'_> {
         let (mut queries, mut subscription) = (open().await?.0, open().await?.0);
         let out = subscription.outgoing();
         out.push([b"SUBSCRIBE", b"+switch-master"]);
-        subscription
-            .query(Instant::now() + options.connect_timeout)
-            .await?;
+        let deadline = Instant::now() + options.connect_timeout;
+        subscription.query(deadline).await?;
         loop {
             // The first query comes after subscribing: no failover goes unnoticed in between.
             self.update_primary(self.query(&mut queries).await?.as_ref());
@@ -133,10 +132,8 @@ impl SentinelClient<'_> {
         let master = self.master.as_bytes();
         out.push([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", master]);
         out.push([b"SENTINEL", b"MASTER", master]);
-        let replies = connection
-            .query(Instant::now() + self.deployment.options.connect_timeout)
-            .await;
-        match replies? {
+        let deadline = Instant::now() + self.deployment.options.connect_timeout;
+        match connection.query(deadline).await? {
             // This Sentinel does not have the name. Another one may.
             [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
             [address, fields] => read_report(address, fields)
@@ -160,10 +157,9 @@ impl SentinelClient<'_> {
         let latest = reports.iter().flatten();
         let latest = latest.filter(|report| report.epoch == latest_epoch);
         // The first, if none has it.
-        latest
-            .rev()
-            .max_by_key(|report| Some(&report.address) == in_use)
-            .cloned()
+        let latest = latest.rev();
+        let agreed = latest.max_by_key(|report| Some(&report.address) == in_use);
+        agreed.cloned()
     }
 
     /// Replaces this Sentinel's report, and moves the node to the primary that counts now. `None`

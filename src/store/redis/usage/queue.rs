@@ -9,7 +9,6 @@ use lru::LruCache;
 use crate::core::lock;
 use crate::core::time::MAX_SAFE_INTEGER;
 use crate::core::usage::{Summary, Tracking};
-use crate::limits::plan::key;
 
 /// Maximum number of subjects that wait for the index, and of subjects with refused hits: a few
 /// megabytes, and as much as an index has by default.
@@ -58,13 +57,6 @@ pub struct UsageCounts {
     pub dropped: u64,
     /// Refused hits of the denial cache that are in no record, or may not be.
     pub lost_hits: u64,
-}
-
-/// The key of the record of the subject of a counter.
-pub(crate) fn record(counter: &[u8]) -> Vec<u8> {
-    let mut record = Vec::with_capacity(counter.len());
-    key::write_usage(counter, &mut record);
-    record
 }
 
 impl UsageQueue {
@@ -138,6 +130,7 @@ impl UsageQueue {
 mod tests {
     use super::*;
     use crate::core::time::Micros;
+    use crate::limits::plan::key::usage_of;
 
     #[test]
     fn what_waits_is_bounded_and_the_rest_is_counted() {
@@ -154,11 +147,11 @@ mod tests {
         };
         for number in 0..MAX_WAITING as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
-            queue.enqueue(record(counter.as_bytes()), &tracking, summary(number));
-            queue.refuse(record(counter.as_bytes()), &tracking, 3);
+            queue.enqueue(usage_of(counter.as_bytes()), &tracking, summary(number));
+            queue.refuse(usage_of(counter.as_bytes()), &tracking, 3);
         }
-        queue.enqueue(record(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
-        queue.refuse(record(b"w1{d|user=7}fw60:99"), &tracking, u64::MAX);
+        queue.enqueue(usage_of(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
+        queue.refuse(usage_of(b"w1{d|user=7}fw60:99"), &tracking, u64::MAX);
         assert_eq!(
             queue.counts(),
             UsageCounts {
@@ -199,7 +192,7 @@ mod tests {
                 last_seen: Micros(2),
             };
             queue.enqueue(
-                record(format!("w1{{d|user={number}}}tb60").as_bytes()),
+                usage_of(format!("w1{{d|user={number}}}tb60").as_bytes()),
                 &tracking,
                 summary,
             );

@@ -5,7 +5,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use indexmap::IndexSet;
 use tokio::time::Instant;
 
-use super::{UsageClient, queue};
+use super::UsageClient;
 use crate::core::algorithm::sliding_window_buckets::Ring;
 use crate::core::algorithm::{SlidingWindowBuckets, State};
 use crate::core::time::Micros;
@@ -31,7 +31,7 @@ impl UsageClient {
         counter: &[u8],
         deadline: Instant,
     ) -> Result<(Micros, Option<Record>), StoreError> {
-        let key = queue::record(counter);
+        let key = key::usage_of(counter);
         let snapshots = key::snapshots_of(&key);
         let (now, values) = self.values(&[&key, &snapshots], deadline).await?;
         let [record, snapshots] = [0, 1].map(|at| values[at].as_deref().unwrap_or_default());
@@ -90,9 +90,9 @@ impl UsageClient {
         page: Page,
         deadline: Instant,
     ) -> Result<Top, StoreError> {
-        let mut index = Vec::new();
-        key::write_index(&self.prefix, tracking, order, &mut index);
-        let (members, total) = self.members(&index, page, deadline).await?;
+        let index = |order| key::index(&self.prefix, tracking, order);
+        let key = index(order);
+        let (members, total) = self.members(&key, page, deadline).await?;
         let records = self.records(tracking, &members, deadline).await?;
         let (mut subjects, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {
@@ -103,14 +103,12 @@ impl UsageClient {
             }
         }
         if !expired.is_empty() || !renewed.is_empty() {
-            let mut key = Vec::new();
-            let removed = self.direct.query(&index, deadline, |out| {
+            let removed = self.direct.query(&key, deadline, |out| {
                 let orders = Order::NAMED
                     .into_iter()
                     .filter(|(_, other)| *other == order || !expired.is_empty());
                 for (_, other) in orders {
-                    key::write_index(&self.prefix, tracking, other, &mut key);
-                    let command = out.command("ZREM").arg(&key).arg(&expired);
+                    let command = out.command("ZREM").arg(index(other)).arg(&expired);
                     if other == order {
                         command.arg(&renewed);
                     }
@@ -133,8 +131,8 @@ impl UsageClient {
         tracking: &Tracking,
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let (mut index, count) = (Vec::new(), SUBJECTS_PER_PART);
-        key::write_index(&self.prefix, tracking, Order::Total, &mut index);
+        let index = key::index(&self.prefix, tracking, Order::Total);
+        let count = SUBJECTS_PER_PART;
         // A subject that others overtake meanwhile is in two parts.
         let mut subjects = IndexSet::new();
         for offset in (0..tracking.settings.subjects as usize).step_by(count) {
@@ -186,11 +184,7 @@ impl UsageClient {
         subjects: &[Vec<u8>],
         deadline: Instant,
     ) -> Result<Vec<Option<Record>>, StoreError> {
-        let key = |subject: &Vec<u8>| {
-            let mut key = Vec::new();
-            key::write_record(&self.prefix, tracking, subject, &mut key);
-            key
-        };
+        let key = |subject: &Vec<u8>| key::record(&self.prefix, tracking, subject);
         let keys: Vec<Vec<u8>> = subjects.iter().map(key).collect();
         // All keys of a query have to be in one slot of a cluster.
         let is_cluster = self.deployment.is_cluster();
@@ -204,11 +198,8 @@ impl UsageClient {
                 }
             });
             let record = |reply: &Value| Ok(bytes(reply)?.and_then(Record::from_stored));
-            let replies = replies.await?;
-            replies
-                .iter()
-                .map(record)
-                .collect::<Result<Vec<_>, StoreError>>()
+            let records: Result<Vec<_>, StoreError> = replies.await?.iter().map(record).collect();
+            records
         };
         let parts: Vec<_> = stream::iter(parts)
             .map(read)

@@ -280,11 +280,8 @@ impl<'r> Batch<'r> {
                 out.push([b"GET", &key]);
                 continue;
             }
-            out.push([
-                b"INCRBY",
-                &key,
-                itoa::Buffer::new().format(command.hits).as_bytes(),
-            ]);
+            let mut hits = itoa::Buffer::new();
+            out.push([b"INCRBY", &key, hits.format(command.hits).as_bytes()]);
             if group.way.encoding == GroupEncoding::Transaction {
                 // A key that holds no counter gets a TTL all the same: under Weir's prefix it can
                 // only be there by accident.
@@ -295,11 +292,9 @@ impl<'r> Batch<'r> {
     }
 
     fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut CommandBuffer) {
-        out.push([
-            b"EXPIRE",
-            key,
-            itoa::Buffer::new().format(self.ttl_secs(fixed)).as_bytes(),
-        ]);
+        let mut ttl_secs = itoa::Buffer::new();
+        let ttl_secs = ttl_secs.format(self.ttl_secs(fixed));
+        out.push([b"EXPIRE", key, ttl_secs.as_bytes()]);
     }
 
     /// Records in `known_ttls` which counters have a TTL by now. Returns a plain hit of each
@@ -374,10 +369,8 @@ impl<'r> Batch<'r> {
     /// The TTL of the counter of the current window in seconds: the rest of the window, the grace,
     /// and the jitter.
     fn ttl_secs(&self, fixed: &FixedWindow) -> u64 {
-        let left = fixed
-            .end(fixed.number(self.now.time))
-            .since(self.now.time)
-            .secs_rounded_up();
+        let end = fixed.end(fixed.number(self.now.time));
+        let left = end.since(self.now.time).secs_rounded_up();
         left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.options.expiry_jitter_secs))
     }
 }

@@ -33,7 +33,7 @@ use crate::core::answer::Answer;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Summary, Tracking};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{Check, CheckIndex, Checks};
+use crate::limits::plan::{Check, Checks};
 use crate::limits::rules::Commit;
 use crate::store::redis::error;
 
@@ -96,11 +96,11 @@ impl Call<'_> {
         parts.map(|part| (self.requests[part[0].request], part))
     }
 
-    /// Each check by its index, with its request.
-    fn indexed(&self) -> impl Iterator<Item = (&Request, CheckIndex)> {
-        self.checks.iter().map(|check| {
-            let request = self.requests[check.request];
-            (request, request.picked[check.pick].index)
+    /// Each check by its position in the call, with its request.
+    fn indexed(&self) -> impl Iterator<Item = (usize, &Request, &Check)> {
+        self.checks.iter().enumerate().map(|(position, at)| {
+            let request = self.requests[at.request];
+            (position, request, request.check(at.pick))
         })
     }
 
@@ -194,20 +194,15 @@ fn pack_short(out: &mut Vec<u8>, number: usize) {
 /// Packs numbers for `struct.unpack('<d...')`: doubles, little-endian. All numbers are below 2^53,
 /// and therefore exact.
 fn pack(out: &mut Vec<u8>, numbers: &[u64]) {
-    out.extend(
-        numbers
-            .iter()
-            .flat_map(|&number| (number as f64).to_le_bytes()),
-    );
+    for &number in numbers {
+        out.extend((number as f64).to_le_bytes());
+    }
 }
 
 /// The numbers of packed bytes.
 fn numbers(packed: &[u8]) -> impl Iterator<Item = f64> {
-    packed
-        .as_chunks::<NUMBER_BYTES>()
-        .0
-        .iter()
-        .map(|&bytes| f64::from_le_bytes(bytes))
+    let numbers = packed.as_chunks::<NUMBER_BYTES>().0.iter();
+    numbers.map(|&bytes| f64::from_le_bytes(bytes))
 }
 
 /// The number as an integer; `None` for a fraction, and for a number that no step makes.

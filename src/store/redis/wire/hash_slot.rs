@@ -90,13 +90,10 @@ impl Redirect {
             .ok()
             .filter(|&slot| usize::from(slot) < SLOTS)?;
         let (host, port) = address.trim().rsplit_once(':')?;
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
         Some(Self {
             slot,
-            host,
+            host: host.to_owned(),
             port: port.parse().ok()?,
             is_ask,
         })

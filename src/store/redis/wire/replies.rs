@@ -94,10 +94,8 @@ impl<'a> Iterator for Parser<'a> {
 pub(crate) fn time<'t>(tokens: &mut impl Iterator<Item = Token<'t>>) -> Option<Micros> {
     let mut part = || u64::try_from(tokens.next()?.integer()?).ok();
     let (seconds, micros) = (part()?, part()?);
-    seconds
-        .checked_mul(1_000_000)?
-        .checked_add(micros)
-        .map(Micros)
+    let micros = seconds.checked_mul(1_000_000)?.checked_add(micros);
+    micros.map(Micros)
 }
 
 /// The time in a reply to TIME that the redis crate has parsed; `None` for any other reply. That
@@ -121,10 +119,8 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, &'static str> {
     let Some(end) = memchr(b'\n', line) else {
         return Ok(None);
     };
-    let (line, rest) = (
-        line[..end].strip_suffix(b"\r").ok_or(error::PROTOCOL)?,
-        &line[end + 1..],
-    );
+    let rest = &line[end + 1..];
+    let line = line[..end].strip_suffix(b"\r").ok_or(error::PROTOCOL)?;
     let token = match data_type {
         b'+' => Token::SimpleString(line),
         b'-' => Token::Error(line),
@@ -159,10 +155,8 @@ fn length(line: &[u8]) -> Result<Option<usize>, &'static str> {
 }
 
 fn parse_integer(text: &[u8]) -> Result<i64, &'static str> {
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or(error::PROTOCOL)
+    let text = std::str::from_utf8(text).map_err(|_| error::PROTOCOL)?;
+    text.parse().map_err(|_| error::PROTOCOL)
 }
 
 /// The bytes that a connection has received, and how many of them were parsed.

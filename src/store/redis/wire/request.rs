@@ -156,6 +156,11 @@ impl QueuedRequest {
         matches!(*lock(&self.reply), ReplySlot::Open(_))
     }
 
+    /// Replies to all checks with an error, like [`QueuedRequest::reply`].
+    pub(crate) fn fail(&self, error: StoreError) -> bool {
+        self.reply(Reply::failed(self.picked.len(), error))
+    }
+
     /// Passes the reply to the caller. False: the caller no longer waits.
     pub(crate) fn reply(&self, reply: Reply) -> bool {
         let mut slot = lock(&self.reply);
@@ -185,8 +190,7 @@ impl Deref for QueuedRequest {
 impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if self.is_awaited() {
-            let unknown = StoreError::Unknown(error::IO);
-            self.reply(Reply::failed(self.picked.len(), unknown));
+            self.fail(StoreError::Unknown(error::IO));
         }
     }
 }

@@ -121,13 +121,13 @@ impl Batch<'_> {
             return Err(PROTOCOL_ERROR.into());
         }
         match group.way.encoding {
-            GroupEncoding::Plain => Ok(self.read_plain(group, tokens, replies)?),
+            GroupEncoding::Plain => Ok(self.read_commands(group, tokens, replies)?),
             GroupEncoding::Transaction => {
                 let commands = group.commands.iter();
                 let counted: usize = commands.map(CounterCommand::in_transaction).sum();
                 // After the reply to TIME.
                 executed(tokens, 1 + counted)?;
-                Ok(self.read_transaction(group, tokens, replies)?)
+                Ok(self.read_commands(group, tokens, replies)?)
             }
             GroupEncoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
@@ -159,47 +159,30 @@ impl Batch<'_> {
         Ok(now)
     }
 
-    fn read_transaction(
+    /// Reads the replies to plain commands, each of which was executed or refused by itself, or to
+    /// the commands of a transaction that was executed.
+    fn read_commands(
         &self,
         group: &CommandGroup<'_>,
         tokens: &mut Parser<'_>,
         replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
-        let now = tokens
-            .next()
-            .filter(|token| *token == Token::Array(2))
-            .and_then(|_| time(tokens))
-            .ok_or(PROTOCOL_ERROR)?;
-        for command in &group.commands {
-            let reply = value(tokens)?;
-            if command.hits != 0 {
-                // The reply to EXPIRE is not needed: INCRBY before it made sure that the key
-                // exists.
-                value(tokens)?;
-            }
-            self.judge(group, command, reply, Ok(now), replies);
-        }
-        Ok(now)
-    }
-
-    /// Reads the replies to plain commands, each of which was executed or refused by itself.
-    fn read_plain(
-        &self,
-        group: &CommandGroup<'_>,
-        tokens: &mut Parser<'_>,
-        replies: &mut [Reply],
-    ) -> Result<Micros, StoreError> {
+        let is_plain = group.way.encoding == GroupEncoding::Plain;
         let now = match tokens.next() {
             Some(Token::Array(2)) => Ok(time(tokens).ok_or(PROTOCOL_ERROR)?),
-            Some(Token::Error(line)) => {
+            Some(Token::Error(line)) if is_plain => {
                 Err(StoreError::Unknown(error::name(error::classify_line(line))))
             }
             _ => return Err(PROTOCOL_ERROR),
         };
         for command in &group.commands {
             let reply = value(tokens)?;
-            let redirect = server_error(reply).filter(|_| self.options.follows_redirects);
-            if let Some(redirect) = redirect.and_then(Redirect::read) {
+            let error = server_error(reply).filter(|_| self.options.follows_redirects);
+            if !is_plain && command.hits != 0 {
+                // The reply to EXPIRE is not needed: INCRBY before it made sure that the key
+                // exists.
+                value(tokens)?;
+            } else if let Some(redirect) = error.filter(|_| is_plain).and_then(Redirect::read) {
                 for &at in &group.checks[command.answers.clone()] {
                     let redirects = &mut replies[at.request].redirects;
                     redirects.push((self.index(at), redirect.clone()));

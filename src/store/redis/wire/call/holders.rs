@@ -15,8 +15,7 @@ pub(super) const SECTION: Section = Section {
 fn write(call: &Call<'_>) -> SectionRows {
     let mut rows = SectionRows::default();
     let mut ids = Vec::new();
-    for (request, index) in call.indexed() {
-        let check = &request.checks[index];
+    for (_, _, check) in call.indexed() {
         if check.algorithm.has_holders() {
             ids.extend_from_slice(&check.holder().unwrap_or_default().0);
         }

@@ -37,17 +37,6 @@ const HEADER_VALUES: usize = 3;
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
 
-/// The parts of a reply before its error lines.
-struct ReplyParts<'r> {
-    now: Micros,
-    rows: &'r [u8],
-    /// The rows of the sections. After them packed positions, counted from 1, of the checks that
-    /// were allowed in a request that was refused: the script changed nothing for them.
-    rest: &'r [u8],
-    /// The number of error lines that follow.
-    error_lines: usize,
-}
-
 /// The row of one check.
 enum CheckRow {
     /// The state that the script found and stepped; `None` for a missing key.
@@ -84,19 +73,19 @@ impl Call<'_> {
         answers: &mut [Answer],
         notes: &mut Notes,
     ) -> Result<Micros, StoreError> {
-        let parts = self.head(tokens)?;
+        let (now, mut rows, mut rest, error_lines) = self.head(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
-        for _ in 0..parts.error_lines {
+        for _ in 0..error_lines {
             let Some(Token::BulkString(line)) = tokens.next() else {
                 return Err(PROTOCOL_ERROR);
             };
             lines.push(line);
         }
-        let mut rest = parts.rest;
         for section in &SECTIONS {
             (section.read)(self, &mut rest, answers, notes)?;
         }
-        // Only a request that commits all or none has peeks.
+        // Positions, counted from 1, of the checks that were allowed in a request that was refused:
+        // the script changed nothing for them. Only one that commits all or none has such peeks.
         let (peeks, []) = rest.as_chunks::<POSITION_BYTES>() else {
             return Err(PROTOCOL_ERROR);
         };
@@ -105,12 +94,12 @@ impl Call<'_> {
         }
         let peeks = peeks.iter().map(|&position| u16::from_le_bytes(position));
         let mut peeks = peeks.map(usize::from).peekable();
-        let (mut rows, mut begin) = (parts.rows, 0);
+        let mut begin = 0;
         for (request, checks) in self.parts() {
             let (own_rows, end) = (rows, begin + checks.len());
             let own = answers.get_mut(begin..end).ok_or(PROTOCOL_ERROR)?;
             let arrival = Arrival {
-                now: parts.now,
+                now,
                 max_wait: request.budget.max_wait,
             };
             for (position, (at, answer)) in (begin..).zip(checks.iter().zip(&mut *own)) {
@@ -144,20 +133,20 @@ impl Call<'_> {
         if peeks.next().is_some() {
             return Err(PROTOCOL_ERROR);
         }
-        Ok(parts.now)
+        Ok(now)
     }
 
     /// The answer to a check that would have been allowed in a request that was refused. Its row is
     /// the result of a peek.
-    fn peek(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Result<Verdict, StoreError> {
-        let row = match row {
-            CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
-                used,
-                reset,
-                retry: 0,
-            },
-            found => found,
-        };
+    fn peek(
+        &self,
+        mut row: CheckRow,
+        check: &Check,
+        arrival: Arrival,
+    ) -> Result<Verdict, StoreError> {
+        if let CheckRow::Decided { retry, .. } = &mut row {
+            *retry = 0;
+        }
         let verdict = self.verdict(row, check, 0, arrival)?;
         Ok(Verdict {
             allowed: true,
@@ -190,11 +179,12 @@ impl Call<'_> {
         Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
     }
 
-    /// Reads everything before the error lines.
+    /// Reads everything before the error lines: the time, the rows of the checks, the bytes after
+    /// these, and the number of error lines.
     fn head<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
-    ) -> Result<ReplyParts<'r>, StoreError> {
+    ) -> Result<(Micros, &'r [u8], &'r [u8], usize), StoreError> {
         let values = match tokens.next() {
             Some(Token::Array(values)) if values >= HEADER_VALUES => values,
             Some(Token::Error(line)) => return Err(error::classify_line(line)),
@@ -204,26 +194,14 @@ impl Call<'_> {
         let Some(Token::BulkString(bytes)) = tokens.next() else {
             return Err(PROTOCOL_ERROR);
         };
-        let algorithms = self
-            .indexed()
-            .map(|(request, index)| &request.checks[index].algorithm);
+        let algorithms = self.indexed().map(|(.., check)| &check.algorithm);
         let size = algorithms.map(row_size).sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
         // The reply to a call with `is_time_given` also has the time that each state is kept.
-        let kept_numbers = if self.is_time_given {
-            self.checks.len()
-        } else {
-            0
-        };
-        let (_, rest) = rest
-            .split_at_checked(kept_numbers * NUMBER_BYTES)
-            .ok_or(PROTOCOL_ERROR)?;
-        Ok(ReplyParts {
-            now,
-            rows,
-            rest,
-            error_lines: values - HEADER_VALUES,
-        })
+        let kept_numbers = usize::from(self.is_time_given) * self.checks.len();
+        let rest = rest.get(kept_numbers * NUMBER_BYTES..);
+        let rest = rest.ok_or(PROTOCOL_ERROR)?;
+        Ok((now, rows, rest, values - HEADER_VALUES))
     }
 
     /// The verdict of a row on `hits` hits of a check.

@@ -11,7 +11,7 @@ use crate::core::algorithm::{Algorithm, OnExpiry};
 use crate::core::answer::Answer;
 use crate::core::time::Span;
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{CheckIndex, Reservation, key};
+use crate::limits::plan::{Check, Reservation, key};
 use crate::store::redis::wire::request::Request;
 
 /// Bytes of the change of a hold: nine numbers.
@@ -25,13 +25,8 @@ pub(super) const SECTION: Section = Section {
 
 fn write(call: &Call<'_>) -> SectionRows {
     let (mut keys, mut rows) = (Vec::<Vec<u8>>::new(), Vec::new());
-    for (position, request, index, reservation) in call.reservations() {
-        let check = &request.checks[index];
-        let pair = key::ReservationKey::ALL.map(|part| {
-            let mut key = Vec::new();
-            key::write_reservations(request.checks.key(check), part, &mut key);
-            key
-        });
+    for (position, request, check, reservation) in call.reservations() {
+        let pair = key::reservation_keys(request.checks.key(check));
         let known = keys.iter().position(|known| *known == pair[0]);
         let first = known.unwrap_or_else(|| {
             keys.extend(pair);
@@ -111,15 +106,9 @@ fn change(packed: &[u8]) -> Option<(HoldChange, Span)> {
 
 impl Call<'_> {
     /// The checks of limits with `reservations` by their positions in the call.
-    fn reservations(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Reservation)> {
-        let all = self.indexed().enumerate();
-        all.filter_map(|(position, (request, index))| {
-            Some((
-                position,
-                request,
-                index,
-                request.checks[index].reservation()?,
-            ))
+    fn reservations(&self) -> impl Iterator<Item = (usize, &Request, &Check, &Reservation)> {
+        self.indexed().filter_map(|(position, request, check)| {
+            Some((position, request, check, check.reservation()?))
         })
     }
 }

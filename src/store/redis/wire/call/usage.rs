@@ -14,7 +14,7 @@ use crate::core::answer::Answer;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros};
 use crate::core::usage::{Settings, Summary, Tracked};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{CheckIndex, key};
+use crate::limits::plan::{Check, key};
 use crate::store::redis::wire::request::Request;
 
 /// Bytes of the summary of a usage record: four numbers.
@@ -27,10 +27,36 @@ pub(super) const SECTION: Section = Section {
 };
 
 fn write(call: &Call<'_>) -> SectionRows {
-    let UsageRows { keys, rows, limits } = UsageRows::of(call);
+    let (mut usage, mut key) = (UsageRows::default(), Vec::new());
+    let mut limits: SmallVec<[(Settings, [u64; 2]); 4]> = SmallVec::new();
+    for (position, request, check, (tracking, period)) in call.tracked() {
+        key::write_usage(request.checks.key(check), &mut key);
+        let window = period.map(|period| period.window_at(call.now.time));
+        let window = window.map_or_else(Default::default, |own| [own.begin.0, own.end.0]);
+        let limit = number(&mut limits, &(tracking.settings, window));
+        usage.add(&key, limit, position + 1, check.hits, 0);
+    }
+    for refused in call.refused {
+        let hits = refused.hits.min(MAX_SAFE_INTEGER);
+        // The next check of the subject makes the snapshot of a new period.
+        let limit = number(&mut limits, &(refused.tracking.settings, [0; 2]));
+        usage.add(&refused.record, limit, 0, hits.cast_signed(), hits);
+    }
+    let mut packed_limits = Vec::new();
+    for (settings, [begin, end]) in limits {
+        let expiry_ms = settings.expiry.micros().div_ceil(1_000);
+        let numbers = [
+            settings.interval.micros(),
+            settings.buckets.into(),
+            expiry_ms,
+            begin.min(MAX_SAFE_INTEGER),
+            end.min(MAX_SAFE_INTEGER),
+        ];
+        pack(&mut packed_limits, &numbers);
+    }
     SectionRows {
-        keys,
-        arguments: smallvec![rows, limits],
+        keys: usage.keys,
+        arguments: smallvec![usage.rows, packed_limits],
     }
 }
 
@@ -66,10 +92,9 @@ fn summary(packed: &[u8]) -> Option<Summary> {
 impl Call<'_> {
     /// The tracked checks by their positions in the call. The tracked check of a request may be
     /// decided without the script.
-    fn tracked(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Tracked)> {
-        let all = self.indexed().enumerate();
-        all.filter_map(|(position, (request, index))| {
-            Some((position, request, index, request.checks[index].tracked()?))
+    fn tracked(&self) -> impl Iterator<Item = (usize, &Request, &Check, &Tracked)> {
+        self.indexed().filter_map(|(position, request, check)| {
+            Some((position, request, check, check.tracked()?))
         })
     }
 }
@@ -79,41 +104,9 @@ struct UsageRows {
     /// The keys of the records, each once.
     keys: Vec<Vec<u8>>,
     rows: Vec<u8>,
-    limits: Vec<u8>,
 }
 
 impl UsageRows {
-    fn of(call: &Call<'_>) -> Self {
-        let (mut usage, mut key) = (Self::default(), Vec::new());
-        let mut limits: SmallVec<[(Settings, [u64; 2]); 4]> = SmallVec::new();
-        for (position, request, index, (tracking, period)) in call.tracked() {
-            let check = &request.checks[index];
-            key::write_usage(request.checks.key(check), &mut key);
-            let window = period.map(|period| period.window_at(call.now.time));
-            let window = window.map_or_else(Default::default, |own| [own.begin.0, own.end.0]);
-            let limit = number(&mut limits, &(tracking.settings, window));
-            usage.add(&key, limit, position + 1, check.hits, 0);
-        }
-        for refused in call.refused {
-            let hits = refused.hits.min(MAX_SAFE_INTEGER);
-            // The next check of the subject makes the snapshot of a new period.
-            let limit = number(&mut limits, &(refused.tracking.settings, [0; 2]));
-            usage.add(&refused.record, limit, 0, hits.cast_signed(), hits);
-        }
-        for (settings, [begin, end]) in limits {
-            let expiry_ms = settings.expiry.micros().div_ceil(1_000);
-            let numbers = [
-                settings.interval.micros(),
-                settings.buckets.into(),
-                expiry_ms,
-                begin.min(MAX_SAFE_INTEGER),
-                end.min(MAX_SAFE_INTEGER),
-            ];
-            pack(&mut usage.limits, &numbers);
-        }
-        usage
-    }
-
     fn add(&mut self, key: &[u8], limit: usize, position: usize, hits: i64, refused: u64) {
         let known = self.keys.iter().position(|known| known == key);
         let record = known.unwrap_or_else(|| {

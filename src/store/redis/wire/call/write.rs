@@ -74,10 +74,8 @@ impl Call<'_> {
         arguments.end();
         self.write_requests(&mut arguments.packed);
         arguments.end();
-        if (0..)
-            .zip(&rows.firsts)
-            .any(|(position, &first)| first != position)
-        {
+        let mut firsts = (0..).zip(&rows.firsts);
+        if firsts.any(|(position, &first)| first != position) {
             for first in &rows.firsts {
                 pack_short(&mut arguments.packed, first + 1);
             }
@@ -100,8 +98,7 @@ impl Call<'_> {
             SmallVec::with_capacity(self.checks.len());
         let mut key = Vec::new();
         let (mut was_alone, mut holders) = (false, 0);
-        for (position, (request, index)) in self.indexed().enumerate() {
-            let check = &request.checks[index];
+        for (position, request, check) in self.indexed() {
             write_key(&request.checks, check, self.now.time, &mut key);
             command.arg(&key[..]);
             let of_check = (check.fingerprint, check.algorithm.spec().wire_code);
@@ -128,10 +125,8 @@ impl Call<'_> {
 
     fn write_requests(&self, out: &mut Vec<u8>) {
         let deadlines = self.parts().map(|(request, _)| self.deadline(request));
-        pack(
-            out,
-            &[deadlines.min().unwrap_or(MAX_INTEGER.unsigned_abs())],
-        );
+        let earliest = deadlines.min().unwrap_or(MAX_INTEGER.unsigned_abs());
+        pack(out, &[earliest]);
         for (request, checks) in self.parts() {
             out.push((request.checks.commit == Commit::AllOrNone).into());
             pack_short(out, checks.len());
