@@ -136,9 +136,8 @@ impl Usage {
         match self.of_limits(checks.is_per_second(index)) {
             Self::Redis { main, .. } => main.record(counter, deadline).await,
             Self::Memory(memory) => {
-                let (now, mut record) = (clock::now(), Vec::new());
-                key::write_usage(counter, &mut record);
-                Ok((now, memory.usage(&record, now)))
+                let now = clock::now();
+                Ok((now, memory.usage(&key::usage_of(counter), now)))
             }
         }
     }
