@@ -446,7 +446,7 @@ impl ErrorCounters {
     /// Counts a failed attempt to connect.
     pub(crate) fn record_failed_connect(&self, failure: &RedisFailure) {
         self.count_and(failure.error, |latest| {
-            latest.cause.clone_from(&failure.cause)
+            latest.cause.clone_from(&failure.cause);
         });
     }
 

@@ -37,6 +37,10 @@ const HEADER_VALUES: usize = 3;
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
 
+/// The time of a reply, the rows of its checks, the bytes after these, and the number of its error
+/// lines.
+type ReplyParts<'r> = (Micros, &'r [u8], &'r [u8], usize);
+
 /// The row of one check.
 enum CheckRow {
     /// The state that the script found and stepped; `None` for a missing key.
@@ -179,12 +183,11 @@ impl Call<'_> {
         Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
     }
 
-    /// Reads everything before the error lines: the time, the rows of the checks, the bytes after
-    /// these, and the number of error lines.
+    /// Reads everything before the error lines.
     fn head<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
-    ) -> Result<(Micros, &'r [u8], &'r [u8], usize), StoreError> {
+    ) -> Result<ReplyParts<'r>, StoreError> {
         let values = match tokens.next() {
             Some(Token::Array(values)) if values >= HEADER_VALUES => values,
             Some(Token::Error(line)) => return Err(error::classify_line(line)),
