@@ -177,7 +177,8 @@ fn notes(engine: &Engine, tally: &ReplayTally) -> Vec<String> {
          are unknown (write --duration)",
         "requests in flight that were not released before max_duration, because too many were in \
          flight",
-        "keys that left the memory store because it was full, as in a service with default settings",
+        "keys that left the memory store because it was full, as in a service with default \
+         settings",
         "decisions on subjects beyond the first million, which are not counted as subjects",
     ];
     let (left_out, evicted) = (engine.left_out.values().sum(), engine.evicted());
