@@ -98,7 +98,7 @@ impl Client {
         let (status, shared) = (Status::default(), Arc::clone(&metrics));
         let (applier, problems) = Applier::open(live, shared, status.clone(), &options);
         let shown = status.clone();
-        metrics.register(Box::new(move || shown.samples()));
+        metrics.register(move || shown.samples());
         let client = Self {
             options,
             metrics,

@@ -40,7 +40,7 @@ const MAX_UNKNOWN_DOMAINS: usize = 100;
 const MAX_DYNAMIC_SERIES: usize = 2_000;
 
 /// Returns the samples of another module at each scrape.
-pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
+type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
 /// Options of the series of limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,13 +97,11 @@ impl fmt::Debug for Metrics {
 impl Metrics {
     /// As [`Metrics::with_options`], with series for every limit.
     pub fn new(cores: usize, near_limit_ratio: f32) -> Arc<Self> {
-        Self::with_options(
-            cores,
-            Options {
-                near_limit_ratio,
-                omits_unused_limits: false,
-            },
-        )
+        let options = Options {
+            near_limit_ratio,
+            omits_unused_limits: false,
+        };
+        Self::with_options(cores, options)
     }
 
     /// Metrics that are all zero. `cores` is the number of threads that count, including the
@@ -185,8 +183,12 @@ impl Metrics {
     }
 
     /// Adds the samples of `source` to every scrape.
-    pub fn register(&self, source: Source) {
-        lock(&self.sources).push(source);
+    pub fn register<S>(&self, source: impl Fn() -> S + Send + Sync + 'static)
+    where
+        S: IntoIterator<Item = Sample>,
+    {
+        let source = move || source().into_iter().collect::<Vec<_>>();
+        lock(&self.sources).push(Box::new(source));
     }
 
     /// All metrics in Prometheus's text format, version 0.0.4.
@@ -244,13 +246,10 @@ impl Metrics {
 
     fn domain_not_found(&self, domain: &[u8]) {
         let mut domains = lock(&self.unknown_domains);
-        let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
-        let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
-        let name = if known {
-            name
-        } else {
-            dynamic::OTHER.to_owned()
-        };
+        let mut name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
+        if domains.len() >= MAX_UNKNOWN_DOMAINS && !domains.contains_key(&name) {
+            dynamic::OTHER.clone_into(&mut name);
+        }
         *domains.entry(name).or_insert(0) += 1;
     }
 }

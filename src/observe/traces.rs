@@ -11,7 +11,7 @@ pub(crate) mod parent;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ pub fn start(options: Options) -> Result<Traces, Error> {
 
 impl Traces {
     /// Reads the counts of finished spans.
-    pub fn counts(&self) -> impl Fn() -> Vec<Sample> + Send + Sync + 'static {
+    pub fn counts(&self) -> impl Fn() -> [Sample; 3] + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move || {
             let all = [
@@ -151,11 +151,8 @@ impl Traces {
                 ("dropped", &counts.dropped),
                 ("failed", &counts.failed),
             ];
-            all.into_iter()
-                .map(|(outcome, count)| {
-                    families::SPANS.count(&[outcome], count.load(Ordering::Relaxed))
-                })
-                .collect()
+            let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+            all.map(|(outcome, cell)| families::SPANS.count(&[outcome], count(cell)))
         }
     }
 }
@@ -186,14 +183,8 @@ impl Tracer {
             Parent::None if self.records_none => return TraceSpan::default(),
             Parent::None => Context::new(),
             Parent::Undecided(parent) => {
-                let result = self.ratio.should_sample(
-                    None,
-                    parent.trace_id(),
-                    name,
-                    &SpanKind::Server,
-                    &[],
-                    &[],
-                );
+                let (id, kind) = (parent.trace_id(), &SpanKind::Server);
+                let result = self.ratio.should_sample(None, id, name, kind, &[], &[]);
                 if result.decision == SamplingDecision::Drop {
                     return TraceSpan::default();
                 }
@@ -248,10 +239,8 @@ impl TraceSpan {
     #[inline]
     pub fn set(&self, key: &'static str, value: impl Into<Value>) {
         if let Some(recording) = &self.0 {
-            recording
-                .context
-                .span()
-                .set_attribute(KeyValue::new(key, value));
+            let span = recording.context.span();
+            span.set_attribute(KeyValue::new(key, value));
         }
     }
 

@@ -12,7 +12,6 @@
     reason = "tasks of the control thread, all of which end with `run`"
 )]
 
-mod exporters;
 mod health;
 mod limits;
 mod redis;
@@ -24,7 +23,6 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,14 +38,14 @@ use crate::live::overrides::Registry;
 use crate::net::bounds::{MemoryBudget, connections_after_raise};
 use crate::net::http;
 use crate::net::{background, dial, heap};
-use crate::observe::exporters::prometheus;
+use crate::observe::exporters::{prometheus, statsd};
 use crate::observe::health::{Health, Status};
 use crate::observe::metrics::{Core, Metrics, families};
 use crate::observe::subjects::Subjects;
 use crate::observe::telemetry;
 use crate::observe::traces::{self, TraceSpan, Traces};
 use crate::process::settings::Settings;
-use crate::service::pages::Pages;
+use crate::service::pages::{self, Pages};
 use crate::service::rls::respond::Framed;
 use crate::service::rls::{self, DecisionFilter, RefusalLog, Rls};
 use crate::service::server::{
@@ -59,19 +57,20 @@ use stores::Stores;
 /// Grace period for requests in flight when the process ends.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
+/// Time for the last flush to a StatsD server that may hang.
+const LAST_FLUSH: Duration = Duration::from_secs(3);
+
 /// The reason why the process cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener cannot be opened.
-    #[error("cannot listen on {address} for {listener}: {error}; {remedy}")]
+    #[error("cannot listen on {address} for {listener}: {error}; {}", remedy(.error))]
     Listen {
         /// The name of the listener: grpc, http, prometheus or debug.
         listener: &'static str,
         address: String,
         /// The operating system's reason.
         error: io::Error,
-        /// The remedy, for the operator.
-        remedy: &'static str,
     },
     /// The limit files, or the overlay file, cannot be used. Without limits, Weir would allow every
     /// request.
@@ -154,7 +153,7 @@ async fn run(
     let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
     let accepting = server::accept(listeners.grpc, acceptor, options, counted, stopped);
     let accepting = tokio::spawn(accepting);
-    let start_statsd = |options| exporters::start_statsd(options, Arc::clone(metrics));
+    let start_statsd = |options| statsd::Exporter::start(Arc::clone(metrics), options);
     let statsd = settings.statsd.clone().map(start_statsd).transpose()?;
     if let Some((at, options)) = listeners.prometheus {
         let pages = prometheus::Pages::new(Arc::clone(metrics), options);
@@ -166,12 +165,8 @@ async fn run(
     }
     shared.start_background(limits, conditions);
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
-    let pages = tokio::spawn(http::serve(
-        listeners.http,
-        pages,
-        unfinished(),
-        stopping.clone(),
-    ));
+    let pages = http::serve(listeners.http, pages, unfinished(), stopping.clone());
+    let pages = tokio::spawn(pages);
 
     drain_on_signal(&settings, health, &mut signals).await;
     stop.send_replace(true);
@@ -186,7 +181,10 @@ async fn run(
         // No worker adds to it now.
         shared.stores.write_usage().await;
         // The requests in flight are counted too.
-        exporters::stop_statsd(statsd).await;
+        if let Some(statsd) = statsd {
+            let flushed = tokio::task::spawn_blocking(|| statsd.stop());
+            let _ = tokio::time::timeout(LAST_FLUSH, flushed).await;
+        }
     };
     tokio::select! {
         () = drained => tracing::info!("weir stopped"),
@@ -256,12 +254,10 @@ impl Shared {
         let stores = Stores::new(settings, &metrics);
         let overrides = overrides(settings, &live, &stores, &metrics);
         let dropped = logs.dropped();
-        let dropped = move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())];
-        metrics.register(Box::new(dropped));
-        let unresolved = || vec![families::DNS_FALLBACKS.count(&[], dial::unresolved())];
-        metrics.register(Box::new(unresolved));
+        metrics.register(move || [families::LOG_LINES_DROPPED.count(&[], dropped())]);
+        metrics.register(|| [families::DNS_FALLBACKS.count(&[], dial::unresolved())]);
         if let Some(traces) = traces {
-            metrics.register(Box::new(traces.counts()));
+            metrics.register(traces.counts());
         }
         let debug = match settings.debug {
             Some(server::TcpAddress::One(address)) => address.ip(),
@@ -351,15 +347,14 @@ impl Shared {
 
     /// The pages of the HTTP port, whose `/json` takes the request path of `rls`, if it is on.
     fn pages(&self, unfinished: MemoryBudget, rls: Option<Arc<Rls>>) -> Pages {
-        let decide = rls.map(|rls| {
-            move |frame: Bytes| {
+        let decide = rls.map(|rls| -> pages::Decide {
+            Box::new(move |frame| {
                 let rls = Arc::clone(&rls);
-                async move {
-                    rls.answer(&frame, None, &TraceSpan::default())
-                        .await
-                        .map(Framed::message)
-                }
-            }
+                Box::pin(async move {
+                    let answer = rls.answer(&frame, None, &TraceSpan::default()).await;
+                    answer.map(Framed::message)
+                })
+            })
         });
         let (metrics, health) = (&self.parts.metrics, &self.parts.health);
         Pages::new(Arc::clone(metrics), health.clone(), unfinished, decide)
@@ -378,12 +373,10 @@ fn acceptor(
     };
     certificates.register(metrics);
     tokio::spawn(Arc::clone(certificates).watch());
-    Ok(Acceptor::Tls(Handshakes::start(
-        Arc::clone(certificates),
-        Arc::clone(workers),
-        bounds.unfinished.clone(),
-        metrics,
-    )?))
+    let (certificates, workers) = (Arc::clone(certificates), Arc::clone(workers));
+    let unfinished = bounds.unfinished.clone();
+    let handshakes = Handshakes::start(certificates, workers, unfinished, metrics)?;
+    Ok(Acceptor::Tls(handshakes))
 }
 
 /// The overrides of operators, with their metrics.
@@ -397,25 +390,22 @@ fn overrides(
     let values = settings.rls.logged_values.clone();
     let overrides = Arc::new(Registry::new(Arc::clone(live), store, values, on_reset));
     let scraped = Arc::clone(&overrides);
-    metrics.register(Box::new(move || scraped.samples()));
+    metrics.register(move || scraped.samples());
     overrides
 }
 
 /// The options of the gRPC listener, with no more connections than there are file descriptors for.
-fn connections(options: server::Options) -> server::Options {
-    let allowed = connections_after_raise() as usize;
-    let max_connections = options.max_connections.min(allowed);
+fn connections(mut options: server::Options) -> server::Options {
+    let max_connections = connections_after_raise() as usize;
     if max_connections < options.max_connections {
+        options.max_connections = max_connections;
         tracing::warn!(
             max_connections,
             "too few file descriptors, connections are limited: raise the hard limit (ulimit -Hn, \
              LimitNOFILE)"
         );
     }
-    server::Options {
-        max_connections,
-        ..options
-    }
+    options
 }
 
 /// Logs the memory of the process and its shares.
@@ -473,31 +463,27 @@ fn opened<L>(
     opened: io::Result<L>,
     describe: impl Fn(&L) -> String,
 ) -> Result<L, StartError> {
-    match opened {
-        Ok(opened) => {
-            tracing::info!(listener, address = %describe(&opened), "listening");
-            Ok(opened)
+    let address = address.to_string();
+    opened
+        .inspect(|opened| tracing::info!(listener, address = %describe(opened), "listening"))
+        .map_err(|error| StartError::Listen {
+            listener,
+            address,
+            error,
+        })
+}
+
+/// The remedy of a listener that cannot be opened.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop what uses the port or the socket, or choose another",
+        io::ErrorKind::PermissionDenied => {
+            "choose a port above 1023, or a folder that Weir may write to"
         }
-        Err(error) => {
-            let remedy = match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    "stop what uses the port or the socket, or choose another"
-                }
-                io::ErrorKind::PermissionDenied => {
-                    "choose a port above 1023, or a folder that Weir may write to"
-                }
-                io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => {
-                    "choose another path for the socket"
-                }
-                _ => "choose an address of this machine",
-            };
-            Err(StartError::Listen {
-                listener,
-                address: address.to_string(),
-                error,
-                remedy,
-            })
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => {
+            "choose another path for the socket"
         }
+        _ => "choose an address of this machine",
     }
 }
 
@@ -508,11 +494,9 @@ const HEALTH_SERVICES: [&str; 2] = ["", "ratelimit"];
 async fn publish_health(health: Health, grpc_health: GrpcHealth) {
     let mut changes = health.subscribe();
     loop {
-        let is_ready = *changes.borrow_and_update() == Status::Ready;
-        let status = if is_ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
+        let status = match *changes.borrow_and_update() {
+            Status::Ready => ServingStatus::Serving,
+            _ => ServingStatus::NotServing,
         };
         for service in HEALTH_SERVICES {
             grpc_health.set_service_status(service, status).await;

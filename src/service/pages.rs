@@ -42,7 +42,7 @@ Weir, a rate-limit service for Envoy
 /// The answer of `/json` where it is turned off.
 const JSON_IS_OFF: &str = "HTTP_JSON=off turns requests in JSON off; send them to the gRPC port";
 
-type PageFuture = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
+pub type PageFuture = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 
 /// The pages, and the sources of their content.
 pub struct Pages {
@@ -54,22 +54,19 @@ pub struct Pages {
     decide: Option<Decide>,
 }
 
-type Decide = Box<dyn Fn(Bytes) -> PageFuture + Send + Sync>;
+/// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`.
+pub type Decide = Box<dyn Fn(Bytes) -> PageFuture + Send + Sync>;
 
 impl Pages {
-    /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the
-    /// request path of gRPC; without it, `/json` is turned off.
+    /// `decide` is the request path of gRPC; without it, `/json` is turned off.
     ///
     /// JSON requests count as `unfinished` until they are answered.
-    pub fn new<F>(
+    pub fn new(
         metrics: Arc<Metrics>,
         health: Health,
         unfinished: MemoryBudget,
-        decide: Option<impl Fn(Bytes) -> F + Send + Sync + 'static>,
-    ) -> Self
-    where
-        F: Future<Output = Result<Bytes, Status>> + Send + 'static,
-    {
+        decide: Option<Decide>,
+    ) -> Self {
         let scraped = Arc::clone(&metrics);
         Self {
             scrapes: SharedTexts::new(move |()| scraped.encode()),
@@ -77,8 +74,7 @@ impl Pages {
             health,
             parsing: Arc::new(Semaphore::new(MAX_PARSED_AT_A_TIME)),
             unanswered: unfinished,
-            decide: decide
-                .map(|decide| -> Decide { Box::new(move |request| Box::pin(decide(request))) }),
+            decide,
         }
     }
 

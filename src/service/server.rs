@@ -147,9 +147,7 @@ pub async fn accept(
 ) {
     let connections = OpenConnections::new(&options);
     let gauge = Arc::clone(&connections);
-    metrics.register(Box::new(move || {
-        vec![families::CONNECTIONS.count(&[], gauge.count() as u64)]
-    }));
+    metrics.register(move || [families::CONNECTIONS.count(&[], gauge.count() as u64)]);
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut warnings = Throttle::new(WARNING_INTERVAL);

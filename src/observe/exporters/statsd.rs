@@ -81,6 +81,18 @@ impl Exporter {
     /// # Errors
     /// The operating system cannot start a thread.
     pub fn start(metrics: Arc<Metrics>, options: Options) -> io::Result<Self> {
+        let protocol = match (&options.flavour, options.protocol) {
+            (Flavour::DogStatsd(_), _) => "DogStatsD by UDP",
+            (Flavour::Statsd, Protocol::Udp) => "StatsD by UDP",
+            (Flavour::Statsd, Protocol::Tcp) => "StatsD by TCP",
+        };
+        tracing::info!(
+            host = options.host,
+            port = options.port,
+            protocol,
+            interval_secs = options.interval.as_secs_f64(),
+            "sending metrics to a StatsD server; USE_STATSD=false turns it off"
+        );
         let (stop, stopping) = sync_channel(1);
         let run = move || Sender::new(metrics, options).run(&stopping);
         let thread = background::spawn("weir-statsd", run)?;
@@ -173,11 +185,8 @@ impl Sender {
             let name = reference_names::limit(limit);
             let counted = HITS.into_iter().zip(limit.hits.iter().copied());
             for (stat, count) in counted.filter(|&(_, count)| count > 0) {
-                self.counter(
-                    format!("{name}.{stat}"),
-                    (limit.labels, limit.part, stat),
-                    count,
-                );
+                let identity = (limit.labels, limit.part, stat);
+                self.counter(format!("{name}.{stat}"), identity, count);
             }
         });
         for (name, grown) in std::mem::take(&mut self.grown) {
@@ -189,7 +198,8 @@ impl Sender {
             Ok(()) => self.growth.all_sent(),
             Err(_) => {
                 self.wire = Wire::default();
-                self.growth.forget_unsent();
+                // A later flush sends it.
+                self.growth.unsent.clear();
             }
         }
         sent
@@ -205,17 +215,14 @@ impl Sender {
     /// One line for each bucket that has new observations: the middle of the bucket, with the
     /// reciprocal of their number as the sample rate.
     fn times(&mut self, times: &Observations) {
+        let bounds = &times.bounds;
         for (index, &count) in times.counts.iter().enumerate() {
             let Some(grown) = self.growth.of((RESPONSE_TIME, index), count) else {
                 continue;
             };
-            let below = index
-                .checked_sub(1)
-                .map_or(0.0, |index| times.bounds[index]);
-            let middle = times
-                .bounds
-                .get(index)
-                .map_or(below, |above| f64::midpoint(below, *above));
+            let below = index.checked_sub(1).map_or(0.0, |index| bounds[index]);
+            let above = bounds.get(index).copied().unwrap_or(below);
+            let middle = f64::midpoint(below, above);
             let milliseconds = (middle * 1e6).round() / 1e3;
             let rate = match grown.by {
                 1 => String::new(),
@@ -258,7 +265,7 @@ impl Sender {
                 if was_sent {
                     self.growth.sent();
                 }
-                self.growth.add_unsent(grown);
+                self.growth.unsent.extend_from_slice(grown);
             }
             Err(error) => self.error = Some(error),
         }
@@ -288,10 +295,9 @@ impl Sender {
 
 /// The end of every name, where tags are in names: sorted, as envoyproxy/ratelimit sends them.
 fn tags_in_name(options: &Options) -> String {
+    let tags = options.tags.iter();
     match options.flavour {
-        Flavour::Statsd => options
-            .tags
-            .iter()
+        Flavour::Statsd => tags
             .map(|(name, value)| format!(".__{name}={value}"))
             .collect(),
         Flavour::DogStatsd(_) => String::new(),
@@ -301,10 +307,8 @@ fn tags_in_name(options: &Options) -> String {
 /// The value of a tag. Characters that end a value, all tags or the line become `_`, as Datadog
 /// stores them. Source: Datadog, "DogStatsD Datagram Format" and "Defining Tags".
 fn tag_value(value: &str) -> String {
-    value.replace(
-        |char: char| matches!(char, ',' | '#' | '|') || char.is_control(),
-        "_",
-    )
+    let is_special = |char: char| matches!(char, ',' | '#' | '|') || char.is_control();
+    value.replace(is_special, "_")
 }
 
 /// The sample rate of one line for `count` observations. It is rounded down, for servers that round
@@ -359,27 +363,12 @@ impl Growth {
         (by > 0).then_some(Grown { by, key, value })
     }
 
-    /// Records that their lines are in the buffer.
-    fn add_unsent(&mut self, grown: &[Grown]) {
-        self.unsent.extend_from_slice(grown);
-    }
-
     /// Records that the buffer was sent.
     fn sent(&mut self) {
+        let flush = self.flush;
         for Grown { key, value, .. } in self.unsent.drain(..) {
-            self.sent.insert(
-                key,
-                Sent {
-                    value,
-                    flush: self.flush,
-                },
-            );
+            self.sent.insert(key, Sent { value, flush });
         }
-    }
-
-    /// Forgets the growth in the buffer after a failure. A later flush sends it.
-    fn forget_unsent(&mut self) {
-        self.unsent.clear();
     }
 
     /// A whole flush has been sent: forgets counters that it did not contain.
@@ -426,10 +415,8 @@ impl Wire {
             return Ok(());
         }
         self.socket = None;
-        let mut failed = io::Error::new(
-            io::ErrorKind::NotFound,
-            "the name of the server has no address",
-        );
+        let problem = "the name of the server has no address";
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, problem);
         for address in (options.host.as_str(), options.port).to_socket_addrs()? {
             match Socket::open(options.protocol, address) {
                 Ok(socket) => {
@@ -522,7 +509,7 @@ mod growth_tests {
 
     fn by(growth: &mut Growth, name: &str, value: u64) -> Option<u64> {
         growth.of(name, value).map(|grown| {
-            growth.add_unsent(&[grown]);
+            growth.unsent.push(grown);
             grown.by
         })
     }
@@ -539,7 +526,7 @@ mod growth_tests {
             (by(&mut growth, "a", 5), by(&mut growth, "a", 7)),
             (None, Some(2))
         );
-        growth.forget_unsent();
+        growth.unsent.clear();
         assert_eq!(by(&mut growth, "a", 8), Some(3), "the 2 were not sent");
         growth.sent();
         assert_eq!(by(&mut growth, "a", 8), None);

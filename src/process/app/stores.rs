@@ -52,12 +52,12 @@ impl Stores {
             leases = Some(Leases::default());
             let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
             let (denials, leases) = (denials.clone(), leases.clone());
-            metrics.register(Box::new(move || {
+            metrics.register(move || {
                 let mut samples = local_samples(&outage, has_lookups);
                 samples.extend(denials.iter().flat_map(denial_samples));
                 samples.extend(leases.iter().flat_map(lease_samples));
                 samples
-            }));
+            });
         }
         Self {
             usage,
@@ -127,13 +127,9 @@ impl Stores {
                 let deployments = join_all(deployments.map(|(_, one)| redis::supervise(one)));
                 let replicas = async {
                     if let Source::Dns(name) = self.replicas {
-                        replicas::follow(
-                            name,
-                            self.outage.replicas().clone(),
-                            health,
-                            replicas::Options::default(),
-                        )
-                        .await;
+                        let (known, options) =
+                            (self.outage.replicas(), replicas::Options::default());
+                        replicas::follow(name, known.clone(), health, options).await;
                     }
                 };
                 tokio::join!(sweep(self.outage.local()), deployments, replicas, usage);
@@ -153,7 +149,7 @@ fn open(backend: Backend, key_prefix: &str, metrics: &Metrics) -> Usage {
             );
             let memory = Memory::new(options);
             let scraped = memory.clone();
-            metrics.register(Box::new(move || memory_samples(&scraped)));
+            metrics.register(move || memory_samples(&scraped));
             Usage::Memory(memory)
         }
         Backend::Redis { main, per_second } => {
@@ -178,7 +174,7 @@ fn open(backend: Backend, key_prefix: &str, metrics: &Metrics) -> Usage {
                 per_second: per_second.map(client),
             };
             let deployments = deployments(&usage);
-            metrics.register(Box::new(move || redis_metrics::samples(&deployments)));
+            metrics.register(move || redis_metrics::samples(&deployments));
             usage
         }
     }

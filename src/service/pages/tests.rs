@@ -34,23 +34,26 @@ async fn listening() -> Listening {
         Arc::clone(&metrics),
         health.clone(),
         MemoryBudget::new(16 << 20),
-        Some(|request: Bytes| async move {
-            // A domain is field 1: tag, length, text.
-            let domain = String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();
-            match domain.as_str() {
-                "over" => Ok(Bytes::from_static(b"\x08\x02")),
-                "later" => {
-                    sleep(Duration::from_millis(200)).await;
-                    Ok(Bytes::from_static(b"\x08\x01"))
+        Some(Box::new(|request: Bytes| {
+            Box::pin(async move {
+                // A domain is field 1: tag, length, text.
+                let domain =
+                    String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();
+                match domain.as_str() {
+                    "over" => Ok(Bytes::from_static(b"\x08\x02")),
+                    "later" => {
+                        sleep(Duration::from_millis(200)).await;
+                        Ok(Bytes::from_static(b"\x08\x01"))
+                    }
+                    "panic" => panic!("on purpose"),
+                    "broken" => Ok(Bytes::from_static(b"\xff")),
+                    code => match code.parse::<i32>() {
+                        Ok(code) => Err(Status::new(Code::from(code), "refused\nin two lines")),
+                        Err(_) => Ok(Bytes::from_static(b"\x08\x01")),
+                    },
                 }
-                "panic" => panic!("on purpose"),
-                "broken" => Ok(Bytes::from_static(b"\xff")),
-                code => match code.parse::<i32>() {
-                    Ok(code) => Err(Status::new(Code::from(code), "refused\nin two lines")),
-                    Err(_) => Ok(Bytes::from_static(b"\x08\x01")),
-                },
-            }
-        }),
+            })
+        })),
     );
     let (stop, stopping) = watch::channel(false);
     let unfinished = MemoryBudget::new(16 << 20);
@@ -300,11 +303,11 @@ async fn a_client_that_does_not_take_an_answer_is_disconnected() {
     } = listening().await;
     // Megabytes, more than the sockets of both sides buffer.
     let value = "v".repeat(1 << 20);
-    metrics.register(Box::new(move || {
+    metrics.register(move || {
         (0..32)
             .map(|number| families::DOMAIN_NOT_FOUND.count(&[&format!("{number}{value}")], number))
-            .collect()
-    }));
+            .collect::<Vec<_>>()
+    });
     let mut stream = TcpStream::connect(address).await.unwrap();
     let began = Instant::now();
     stream

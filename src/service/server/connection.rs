@@ -136,16 +136,15 @@ impl<T> WorkerState<T> {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
         let (worker, overload) = (index.to_string(), Arc::<Overload>::default());
         let (free, shown) = (Arc::clone(&permits), Arc::clone(&overload));
-        services.metrics.register(Box::new(move || {
-            let waiting = options
-                .max_waiting_calls
-                .saturating_sub(free.available_permits());
+        services.metrics.register(move || {
+            let free = free.available_permits();
+            let waiting = options.max_waiting_calls.saturating_sub(free);
             let behind = shown.connections_behind();
-            vec![
+            [
                 families::WAITING_CALLS.count(&[&worker], waiting as u64),
                 families::CONNECTIONS_BEHIND.count(&[&worker], behind as u64),
             ]
-        }));
+        });
         let metrics = Arc::clone(&services.metrics);
         let wait_permits = WaitPermits { permits, metrics };
         Self {
@@ -315,9 +314,7 @@ async fn begin_http2<T>(
     if !matches!(timeout(within, preface).await, Ok(Ok(true))) {
         return None;
     }
-    let Services {
-        bounds, metrics, ..
-    } = &*worker.services;
+    let (bounds, metrics) = (&worker.services.bounds, &worker.services.metrics);
     let wire = Wire::new(
         TimedWrites::new(transport, bounds.taken_within),
         PREFACE,
@@ -416,9 +413,8 @@ where
 /// Waits until the connection has reached its maximum age, varied by a tenth, the process drains,
 /// or another connection needs the memory of this one.
 async fn close_in_time(options: Options, mut phase: Draining, open: Arc<OpenConnection>) -> Close {
-    let age = options
-        .max_connection_age
-        .mul_f64(0.9 + 0.2 * fastrand::f64());
+    let part = 0.9 + 0.2 * fastrand::f64();
+    let age = options.max_connection_age.mul_f64(part);
     Close::Graceful(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
         grace = draining(&mut phase) => grace,

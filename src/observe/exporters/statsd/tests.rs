@@ -24,20 +24,20 @@ fn packets_have_a_bound_and_whole_lines() {
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
     let metrics = Metrics::new(1, 0.8);
-    metrics.register(Box::new(|| {
+    metrics.register(|| {
         (0..99)
             .map(|number| {
                 crate::observe::metrics::families::DOMAIN_NOT_FOUND
                     .count(&[&format!("{number}{}", "d".repeat(100))], number)
             })
-            .collect()
-    }));
-    metrics.register(Box::new(|| {
+            .collect::<Vec<_>>()
+    });
+    metrics.register(|| {
         vec![
             crate::observe::metrics::families::DOMAIN_NOT_FOUND
                 .count(&[&"long".repeat(MAX_LINE_BYTES)], 1),
         ]
-    }));
+    });
     let mut sender = Sender::new(
         Arc::clone(&metrics),
         options(server.local_addr().unwrap().port(), Protocol::Udp),

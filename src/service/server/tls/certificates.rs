@@ -88,7 +88,7 @@ impl Certificates {
     /// Shows the certificates in the metrics.
     pub fn register(self: &Arc<Self>, metrics: &Metrics) {
         let certificates = Arc::clone(self);
-        metrics.register(Box::new(move || {
+        metrics.register(move || {
             let count = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
             let is_good = !certificates.is_last_refused.load(Ordering::Relaxed);
             let mut samples = vec![
@@ -99,7 +99,7 @@ impl Certificates {
             let expiry = certificates.current.load().expiry;
             samples.extend(expiry.map(|at| families::CERTIFICATE_EXPIRY.count(&[], at)));
             samples
-        }));
+        });
     }
 
     /// Logs the certificate, polls the files and uses changed ones, until the future is dropped.
@@ -169,11 +169,8 @@ impl Current {
             Some(file) => {
                 let remedy =
                     "write the certificates of the authorities that signed those of the clients";
-                let verifier = ClientVerifier::try_new(
-                    tls::authorities(Some(file))?,
-                    options.client_name.clone(),
-                    provider,
-                );
+                let (roots, name) = (tls::authorities(Some(file))?, options.client_name.clone());
+                let verifier = ClientVerifier::try_new(roots, name, provider);
                 let verifier = verifier
                     .map_err(|error| file.unusable(&Error::General(error.to_string()), remedy))?;
                 builder.with_client_cert_verifier(Arc::new(verifier))

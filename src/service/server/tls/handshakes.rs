@@ -100,11 +100,11 @@ impl Handshakes {
             metrics: Arc::clone(metrics),
         });
         let shown = Arc::downgrade(&shared);
-        metrics.register(Box::new(move || {
+        metrics.register(move || {
             shown
                 .upgrade()
                 .map_or_else(Vec::new, |shared| shared.outcomes.samples())
-        }));
+        });
         let mut queues = Vec::with_capacity(threads);
         for index in 0..threads {
             let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -164,9 +164,8 @@ async fn shake_hands(connection: NewConnection, shared: Arc<SharedHandshakes>) {
     let client = client(&stream);
     let handshake = async {
         if is_plaintext(&stream).await? {
-            shared
-                .error_log
-                .report(client_errors::PLAINTEXT_TO_TLS, client, "");
+            let error_log = &shared.error_log;
+            error_log.report(client_errors::PLAINTEXT_TO_TLS, client, "");
             refuse_protocol(&mut stream, "gRPC inside TLS").await?;
             return Err(io::ErrorKind::InvalidData.into());
         }
