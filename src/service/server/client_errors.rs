@@ -19,43 +19,29 @@ use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Ended, Metrics};
 
 /// Reasons for which clients cannot be served, with the remedy.
-pub(super) const TLS_TO_PLAINTEXT: Complaint = Complaint(
-    "client speaks TLS to the gRPC port without TLS: set GRPC_SERVER_USE_TLS=true, or remove the \
-     transport socket from its cluster",
-);
-pub(super) const PLAINTEXT_TO_TLS: Complaint = Complaint(
-    "client speaks plaintext to the gRPC port with TLS: add a transport socket with TLS to its \
-     cluster, or set GRPC_SERVER_USE_TLS=false",
-);
-pub(super) const NO_CLIENT_CERTIFICATE: Complaint = Complaint(
-    "client presents no certificate: add one to its cluster (tls_certificates), or unset \
-     GRPC_CLIENT_TLS_CACERT",
-);
-pub(super) const CLIENT_CERTIFICATE: Complaint = Complaint(
-    "client certificate rejected: it has to be valid, signed by an authority in \
-     GRPC_CLIENT_TLS_CACERT, and for GRPC_CLIENT_TLS_SAN if that is set",
-);
-pub(super) const REFUSED_BY_CLIENT: Complaint = Complaint(
-    "client rejects Weir's certificate: the client has to trust the authority that signed \
-     GRPC_SERVER_TLS_CERT, and the certificate has to be valid for the expected name",
-);
-pub(super) const NO_HTTP2: Complaint =
-    Complaint("client does not offer h2 by ALPN: set http2_protocol_options in its cluster");
-pub(super) const OLD_TLS: Complaint =
-    Complaint("client speaks neither TLS 1.2 nor TLS 1.3: update it");
-pub(super) const OTHER_HANDSHAKE: Complaint = Complaint("TLS handshake failed");
+pub(super) const TLS_TO_PLAINTEXT: &str = "client speaks TLS to the gRPC port without TLS: set \
+    GRPC_SERVER_USE_TLS=true, or remove the transport socket from its cluster";
+pub(super) const PLAINTEXT_TO_TLS: &str = "client speaks plaintext to the gRPC port with TLS: \
+    add a transport socket with TLS to its cluster, or set GRPC_SERVER_USE_TLS=false";
+pub(super) const NO_CLIENT_CERTIFICATE: &str = "client presents no certificate: add one to its \
+    cluster (tls_certificates), or unset GRPC_CLIENT_TLS_CACERT";
+pub(super) const CLIENT_CERTIFICATE: &str = "client certificate rejected: it has to be valid, signed \
+    by an authority in GRPC_CLIENT_TLS_CACERT, and for GRPC_CLIENT_TLS_SAN if that is set";
+pub(super) const REFUSED_BY_CLIENT: &str = "client rejects Weir's certificate: the client has to \
+    trust the authority that signed GRPC_SERVER_TLS_CERT, and the certificate has to be valid for \
+    the expected name";
+pub(super) const NO_HTTP2: &str =
+    "client does not offer h2 by ALPN: set http2_protocol_options in its cluster";
+pub(super) const OLD_TLS: &str = "client speaks neither TLS 1.2 nor TLS 1.3: update it";
+pub(super) const OTHER_HANDSHAKE: &str = "TLS handshake failed";
 
-/// A kind of complaint, by its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Complaint(&'static str);
-
-/// The lines of each kind.
+/// The lines of each kind of complaint, by its text.
 #[derive(Debug, Default)]
-pub(super) struct ClientErrorLog(Mutex<HashMap<Complaint, Throttle>>);
+pub(super) struct ClientErrorLog(Mutex<HashMap<&'static str, Throttle>>);
 
 impl ClientErrorLog {
     /// Logs the complaint, or counts it for the next line.
-    pub(super) fn report(&self, complaint: Complaint, client: Option<IpAddr>, cause: &str) {
+    pub(super) fn report(&self, complaint: &'static str, client: Option<IpAddr>, cause: &str) {
         let Some(before) = self.count(complaint) else {
             return;
         };
@@ -68,12 +54,12 @@ impl ClientErrorLog {
             0 => String::new(),
             before => format!("; {before} more since the last line"),
         };
-        tracing::warn!(client, "{}{cause}{before}", complaint.0);
+        tracing::warn!(client, "{complaint}{cause}{before}");
     }
 
     /// The complaints that were not logged since the last line. `None`: this one is not logged
     /// either.
-    fn count(&self, complaint: Complaint) -> Option<u64> {
+    fn count(&self, complaint: &'static str) -> Option<u64> {
         let mut lines = lock(&self.0);
         lines.entry(complaint).or_default().admit(Instant::now())
     }
