@@ -174,10 +174,8 @@ impl Dial {
             Address::Tcp { host, port } => (host, *port),
             Address::Unix(path) => {
                 let connected = timeout_at(deadline, UnixStream::connect(path)).await;
-                return connected
-                    .map_err(|_| DialError::Timeout)?
-                    .map(Either::Right)
-                    .map_err(DialError::Connect);
+                let connected = connected.map_err(|_| DialError::Timeout)?;
+                return connected.map(Either::Right).map_err(DialError::Connect);
             }
         };
         let addresses = resolve(host, port, deadline).await?;
@@ -236,7 +234,7 @@ static KNOWN: Mutex<BTreeMap<(String, u16), KnownAddresses>> = Mutex::new(BTreeM
 /// Connections to the last known addresses of a name, since the start.
 static UNRESOLVED: AtomicU64 = AtomicU64::new(0);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct KnownAddresses {
     addresses: Vec<SocketAddr>,
     /// When the latest lookup failed; `None` if it succeeded.
@@ -302,13 +300,8 @@ fn remember(
         }
         (Ok(addresses), None) => {
             if has_room {
-                let known = KnownAddresses {
-                    addresses: addresses.clone(),
-                    failed: None,
-                    is_logged: false,
-                    lines: Throttle::default(),
-                };
-                names.insert(name, known);
+                let known = names.entry(name).or_default();
+                known.addresses.clone_from(&addresses);
             }
             Ok(addresses)
         }
@@ -325,10 +318,10 @@ fn remember(
             }
             Ok(known.addresses.clone())
         }
-        (Err(cause), None) => Err(DialError::Name {
-            host: name.0,
-            cause,
-        }),
+        (Err(cause), None) => {
+            let host = name.0;
+            Err(DialError::Name { host, cause })
+        }
     }
 }
 
@@ -395,16 +388,13 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self {
-            dial,
-            timeout,
-            peer,
-        } = self.clone();
+        let connector = self.clone();
         Box::pin(async move {
-            let connected = dial.connect(Instant::now() + timeout).await;
+            let deadline = Instant::now() + connector.timeout;
+            let connected = connector.dial.connect(deadline).await;
             connected
                 .map(TokioIo::new)
-                .map_err(|error| io::Error::other(error.explain(peer)))
+                .map_err(|error| io::Error::other(error.explain(connector.peer)))
         })
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -31,20 +31,14 @@ pub type Page = Response<Full<Bytes>>;
 
 /// 405, with the methods that are allowed.
 pub fn not_allowed(allowed: &'static str, message: &'static str) -> Page {
-    let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, message);
-    refused
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static(allowed));
-    refused
+    let refused = text(StatusCode::METHOD_NOT_ALLOWED, message);
+    with_header(refused, ALLOW, allowed)
 }
 
 /// An error as one line of text; control characters of the message become spaces.
 pub fn failed(status: StatusCode, message: &str) -> Page {
-    let mut line: String = message
-        .chars()
-        .map(|char| if char.is_control() { ' ' } else { char })
-        .collect();
-    line.push('\n');
+    let clean = |char: char| if char.is_control() { ' ' } else { char };
+    let line: String = message.chars().map(clean).chain(['\n']).collect();
     text(status, line)
 }
 
@@ -57,10 +51,14 @@ pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
 pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Page {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
+    with_header(response, CONTENT_TYPE, content_type)
+}
+
+/// The page with one more header.
+fn with_header(mut page: Page, name: HeaderName, value: &'static str) -> Page {
+    page.headers_mut()
+        .insert(name, HeaderValue::from_static(value));
+    page
 }
 
 /// Reads a body of at most `max_bytes`, and charges its bytes as they arrive.

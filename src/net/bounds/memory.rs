@@ -79,10 +79,8 @@ fn limit_below(root: &Path) -> (u64, &'static str) {
         .ok()
         .and_then(|text| number_after(&text, "MemTotal:")?.checked_mul(1_024));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let group = groups
-        .lines()
-        .filter_map(|line| limit_of_group(root, line))
-        .min();
+    let limits = groups.lines().filter_map(|line| limit_of_group(root, line));
+    let group = limits.min();
     match (group, machine) {
         // Version 1 reports no limit as a number that is more than any machine has.
         (Some(group), machine) if group < machine.unwrap_or(1 << 60) => (group, "cgroup"),
@@ -112,11 +110,8 @@ fn limit_of_group(root: &Path, line: &str) -> Option<u64> {
         .collect();
     // "max" is not a number: no limit.
     let limit = |group: &Path| {
-        fs::read_to_string(root.join(folder).join(group).join(file))
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
+        let path = root.join(folder).join(group).join(file);
+        fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
     };
     inside.ancestors().filter_map(limit).min()
 }

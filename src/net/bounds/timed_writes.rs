@@ -47,10 +47,8 @@ impl<S> TimedWrites<S> {
             .overdue
             .get_or_insert_with(|| Box::pin(sleep(self.limit)));
         ready!(overdue.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the client does not read",
-        )))
+        let error = io::Error::new(io::ErrorKind::TimedOut, "the client does not read");
+        Poll::Ready(Err(error))
     }
 }
 

@@ -65,19 +65,15 @@ impl Guard {
                 .split_once("://")
                 .is_some_and(|(_, from)| host.is_some_and(|host| from.eq_ignore_ascii_case(host)))
         };
-        let is_foreign_origin = headers
-            .get_all(ORIGIN)
-            .iter()
-            .any(|origin| !origin.to_str().is_ok_and(is_own));
-        let is_foreign_site = headers
-            .get_all(SEC_FETCH_SITE)
-            .iter()
-            .any(|site| site != "same-origin" && site != "none");
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let is_foreign_origin = origins.any(|origin| !origin.to_str().is_ok_and(is_own));
+        let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
+        let is_foreign_site = sites.any(|site| site != "same-origin" && site != "none");
         // A link to a page: the site with the link cannot read the page that it opens.
-        let is_link = request.method() == Method::GET
-            && headers
-                .get(SEC_FETCH_DEST)
-                .is_some_and(|what| what == "document");
+        let opens_page = headers
+            .get(SEC_FETCH_DEST)
+            .is_some_and(|what| what == "document");
+        let is_link = request.method() == Method::GET && opens_page;
         if is_foreign_origin || (is_foreign_site && !is_link) {
             return Err("pages of other sites may not call this listener");
         }

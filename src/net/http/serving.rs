@@ -142,11 +142,8 @@ impl Head {
         self.memory.set(0);
         let page = page.await;
         let last_read = self.last_read.load(Ordering::Relaxed);
-        self.memory.set(if last_read > USUAL_HEAD_BYTES {
-            last_read
-        } else {
-            0
-        });
+        let large = Some(last_read).filter(|&bytes| bytes > USUAL_HEAD_BYTES);
+        self.memory.set(large.unwrap_or(0));
         self.is_whole.store(false, Ordering::Relaxed);
         page
     }

@@ -23,12 +23,12 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, VARY};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY};
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{Page, failed, not_allowed, response};
+use super::{Page, failed, not_allowed, response, with_header};
 
 /// The content type of metrics: Prometheus's text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -100,27 +100,23 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                 Err(failure) => return failure,
             }
         }
-        let mut page = response(StatusCode::OK, content_type, body);
-        page.headers_mut()
-            .insert(VARY, HeaderValue::from_static("accept-encoding"));
-        if in_gzip {
-            page.headers_mut()
-                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        let page = response(StatusCode::OK, content_type, body);
+        let page = with_header(page, VARY, "accept-encoding");
+        match in_gzip {
+            true => with_header(page, CONTENT_ENCODING, "gzip"),
+            false => page,
         }
-        page
     }
 
     /// The body, or an error page if there is no body.
     async fn body(&self, key: K, in_gzip: bool) -> Result<Bytes, Page> {
         let mut texts = Arc::clone(&self.texts).lock_owned().await;
         let shared = texts.shared(&key, Instant::now()).map_err(|Busy| {
-            let mut busy = failed(
+            let busy = failed(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "two other clients are still reading this page; try again",
             );
-            busy.headers_mut()
-                .insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            busy
+            with_header(busy, RETRY_AFTER, "1")
         })?;
         let text = match shared {
             Some(text) if !in_gzip || text.gzip.get().is_some() => text,
@@ -212,6 +208,8 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderValue;
+
     use super::*;
 
     fn text<K>(key: K, made: Instant) -> SharedText<K> {

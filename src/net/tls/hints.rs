@@ -35,12 +35,7 @@ pub struct Hint {
 /// Explains a failed connection, if it failed in TLS.
 pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
-    let Peer {
-        name,
-        identity,
-        without_tls,
-        ..
-    } = peer;
+    let (name, identity, without_tls) = (peer.name, peer.identity, peer.without_tls);
     let text = match error {
         Error::InvalidCertificate(certificate) => certificate_hint(certificate, peer),
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
@@ -69,14 +64,10 @@ pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
 
 /// Explains the refusal of a server's certificate, with the remedy.
 fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
-    let Peer {
-        name,
-        address,
-        authorities,
-        other_name,
-        ..
-    } = peer;
-    let or = other_name.map_or_else(String::new, |remedy| format!(", or {remedy}"));
+    let (name, address, authorities) = (peer.name, peer.address, peer.authorities);
+    let or = peer
+        .other_name
+        .map_or_else(String::new, |remedy| format!(", or {remedy}"));
     match error {
         CertificateError::UnknownIssuer => {
             format!(
