@@ -243,16 +243,10 @@ const fn colour(level: Level) -> Option<u8> {
 /// Control characters, those that end lines or change the direction of text, which can make a line
 /// look like another one, and U+FEFF, which YAML does not allow within a text.
 fn hidden(char: char) -> bool {
-    char.is_control()
-        || matches!(
-            char,
-            '\u{61c}'
-                | '\u{200e}'
-                | '\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2066}'..='\u{2069}'
-                | '\u{feff}'
-        )
+    let is_mark = |point| matches!(point, 0x61c | 0x200e | 0x200f | 0xfeff);
+    let is_format = |point| matches!(point, 0x2028..=0x202e | 0x2066..=0x2069);
+    let point = u32::from(char);
+    char.is_control() || is_mark(point) || is_format(point)
 }
 
 /// A text as it is, or in quotes as JSON.
@@ -269,17 +263,11 @@ fn text(text: String, is_quoted: bool) -> String {
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = value.to_string();
     if text.contains(hidden) {
-        let escaped = |char: char| format!("\\u{:04x}", u32::from(char));
-        text = text
-            .chars()
-            .map(|char| {
-                if hidden(char) {
-                    escaped(char)
-                } else {
-                    char.into()
-                }
-            })
-            .collect();
+        let escaped = |char: char| match hidden(char) {
+            true => format!("\\u{:04x}", u32::from(char)),
+            false => char.into(),
+        };
+        text = text.chars().map(escaped).collect();
     }
     text
 }
@@ -319,11 +307,9 @@ impl Visit for EventFields {
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         // JSON has neither infinity nor NaN.
-        self.add(
-            field,
-            serde_json::Number::from_f64(value)
-                .map_or_else(|| value.to_string().into(), Value::Number),
-        );
+        let number = serde_json::Number::from_f64(value);
+        let number = number.map_or_else(|| value.to_string().into(), Value::Number);
+        self.add(field, number);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

@@ -95,11 +95,8 @@ fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
     let levels = [&own.key1, own.second_level()].map(sanitized);
     let of_reference = Labels::new(sanitized(&own.domain), &levels);
     for (family, count) in limit.exported() {
-        let labels = if family.is_of_the_reference() {
-            &of_reference
-        } else {
-            own
-        };
+        let is_shared = family.is_of_the_reference();
+        let labels = if is_shared { &of_reference } else { own };
         let labels = exposition.labels(family, labels.pairs());
         exposition.count(family, &labels, None, count);
     }
@@ -111,11 +108,8 @@ fn in_milliseconds(mut sample: Sample) -> Sample {
         && *sample.family == families::RESPONSE_TIME
     {
         // Rounded to a nanosecond, because 0.00005 has no exact floating-point value.
-        times.bounds = times
-            .bounds
-            .iter()
-            .map(|seconds| (seconds * 1e9).round() / 1e6)
-            .collect();
+        let milliseconds = |seconds: &f64| (seconds * 1e9).round() / 1e6;
+        times.bounds = times.bounds.iter().map(milliseconds).collect();
         times.sum *= 1_000.0;
     }
     sample

@@ -105,10 +105,8 @@ pub fn response_times(samples: &[Sample]) -> Option<&Observations> {
 /// The name of a limit, to which a dot and a name of [`HITS`] belong.
 pub fn limit(limit: &LimitReading<'_>) -> String {
     let levels: Vec<_> = limit.labels.pairs().map(|(_, level)| level).collect();
-    format!(
-        "ratelimit.service.rate_limit.{}",
-        sanitized(&levels.join("."))
-    )
+    let path = sanitized(&levels.join("."));
+    format!("ratelimit.service.rate_limit.{path}")
 }
 
 /// Replaces the characters that a line of StatsD cannot contain in a name or in one level of it:

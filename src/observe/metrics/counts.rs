@@ -104,10 +104,8 @@ impl<const N: usize> Cells<N> {
     pub(super) fn add(&self, core: Core, counter: usize, amount: u64) {
         let row = &self.rows[core.0.min(self.rows.len() - 1)];
         let cell = &row.0[counter.min(N - 1)];
-        cell.store(
-            cell.load(Ordering::Relaxed).wrapping_add(amount),
-            Ordering::Relaxed,
-        );
+        let sum = cell.load(Ordering::Relaxed).wrapping_add(amount);
+        cell.store(sum, Ordering::Relaxed);
     }
 
     /// The counters, summed over all cores.

@@ -52,13 +52,9 @@ impl Labels {
 
     /// The labels with their names. A limit of one level has no `key2`.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
-        [
-            ("domain", &*self.domain),
-            ("key1", &*self.key1),
-            ("key2", &*self.key2),
-        ]
-        .into_iter()
-        .filter(|(name, value)| *name != "key2" || !value.is_empty())
+        let first = [("domain", &*self.domain), ("key1", &*self.key1)];
+        let key2 = Some(("key2", &*self.key2)).filter(|_| !self.key2.is_empty());
+        first.into_iter().chain(key2)
     }
 
     /// The second level alone, which may have dots itself; empty if there is only one.
@@ -136,15 +132,8 @@ impl Dynamic {
 
     /// All series now.
     pub(super) fn series(&self) -> Vec<(Labels, Counts)> {
-        self.shards
-            .iter()
-            .flat_map(|shard| {
-                lock(shard)
-                    .iter()
-                    .map(|(labels, counts)| (labels.clone(), *counts))
-                    .collect::<Vec<_>>()
-            })
-            .collect()
+        let shards = self.shards.iter();
+        shards.flat_map(|shard| lock(shard).clone()).collect()
     }
 
     fn shard(&self, labels: &Labels) -> MutexGuard<'_, LabelShard> {

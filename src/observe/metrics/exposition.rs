@@ -53,10 +53,8 @@ impl Exposition {
     /// Empty. Every series of a family of envoyproxy/ratelimit also gets the labels of `extra`,
     /// whose names must be valid.
     pub fn with_extra_labels(extra: Vec<(String, String)>) -> Self {
-        Self {
-            extra,
-            ..Self::default()
-        }
+        let families = BTreeMap::new();
+        Self { families, extra }
     }
 
     /// The text of these labels of `family`, for [`Exposition::count`].
@@ -69,14 +67,9 @@ impl Exposition {
     }
 
     fn extra_of(&self, family: &Family) -> impl Iterator<Item = (&str, &str)> {
-        let extra = if family.is_of_the_reference() {
-            self.extra.as_slice()
-        } else {
-            &[]
-        };
-        extra
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+        let has_extra = family.is_of_the_reference();
+        let extra = self.extra.iter().filter(move |_| has_extra);
+        extra.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Adds one sample; of a histogram the observations up to each bound, their sum and their

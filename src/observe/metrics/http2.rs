@@ -100,9 +100,8 @@ impl Http2 {
         for (reason, count) in exported(self.connections(), USUAL_OF_CONNECTIONS) {
             samples.push(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
         }
-        samples.push(
-            families::CONNECTIONS_REWRITTEN.count(&[], self.rewritten.load(Ordering::Relaxed)),
-        );
+        let rewritten = self.rewritten.load(Ordering::Relaxed);
+        samples.push(families::CONNECTIONS_REWRITTEN.count(&[], rewritten));
     }
 }
 
@@ -111,11 +110,8 @@ fn index(code: u32) -> usize {
 }
 
 fn ended(counts: &[AtomicU64]) -> impl Iterator<Item = Ended> {
-    let reasons = CODES.iter().chain(&CAUSES);
-    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    reasons
-        .zip(counts)
-        .map(move |(reason, cell)| (*reason, count(cell)))
+    let counts = counts.iter().map(|count| count.load(Ordering::Relaxed));
+    CODES.into_iter().chain(CAUSES).zip(counts)
 }
 
 fn exported(all: impl Iterator<Item = Ended>, usual: [&str; 2]) -> impl Iterator<Item = Ended> {

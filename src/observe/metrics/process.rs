@@ -161,14 +161,11 @@ impl Process {
     /// Counts a call with its status and duration.
     pub fn request(&self, core: Core, status: Code, took: Duration) {
         self.codes.add(core, status as usize, 1);
-        let secs = took.as_secs_f64();
-        self.times
-            .add(core, BOUNDS.partition_point(|&bound| bound < secs), 1);
-        self.times.add(
-            core,
-            BUCKETS,
-            u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-        );
+        let (secs, nanos) = (took.as_secs_f64(), took.as_nanos());
+        let bucket = BOUNDS.partition_point(|&bound| bound < secs);
+        self.times.add(core, bucket, 1);
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+        self.times.add(core, BUCKETS, nanos);
     }
 
     pub(super) fn gather(&self, samples: &mut Vec<Sample>) {
@@ -177,11 +174,8 @@ impl Process {
         }
         let codes = self.codes.sums();
         samples.push(families::TOTAL_REQUESTS.count(&[METHOD], codes.iter().sum()));
-        for (&code, &count) in CODES
-            .iter()
-            .zip(&codes)
-            .filter(|&(&code, &count)| code == CODES[0] || count > 0)
-        {
+        let named = CODES.iter().zip(codes);
+        for (&code, count) in named.filter(|&(&code, count)| code == CODES[0] || count > 0) {
             samples.push(families::REQUESTS.count(&[code], count));
         }
         let times = self.times.sums();
@@ -214,14 +208,11 @@ pub(crate) struct ProcStat {
 /// Adds the samples of the process and of its worker threads.
 pub(super) fn gather(samples: &mut Vec<Sample>) {
     if let Some(stat) = read("/proc/self/stat").and_then(|text| stat_of(&text)) {
-        samples.push(
-            families::PROCESS_CPU_SECONDS.sample(&[], stat.cpu_ticks as f64 / TICKS_PER_SECOND),
-        );
-        if let Some(booted) = read("/proc/stat").and_then(|text| number_after(&text, "btime")) {
-            samples.push(families::PROCESS_START_TIME.sample(
-                &[],
-                booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND,
-            ));
+        let seconds = stat.cpu_ticks as f64 / TICKS_PER_SECOND;
+        samples.push(families::PROCESS_CPU_SECONDS.sample(&[], seconds));
+        if let Some(booted) = number("/proc/stat", "btime") {
+            let started = booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND;
+            samples.push(families::PROCESS_START_TIME.sample(&[], started));
         }
     }
     if let Some(status) = read("/proc/self/status") {
@@ -238,12 +229,10 @@ pub(super) fn gather(samples: &mut Vec<Sample>) {
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
         // Without the descriptor that reads the folder.
-        samples
-            .push(families::PROCESS_OPEN_FDS.count(&[], (files.count() as u64).saturating_sub(1)));
+        let count = (files.count() as u64).saturating_sub(1);
+        samples.push(families::PROCESS_OPEN_FDS.count(&[], count));
     }
-    if let Some(most) =
-        read("/proc/self/limits").and_then(|text| number_after(&text, "Max open files"))
-    {
+    if let Some(most) = number("/proc/self/limits", "Max open files") {
         samples.push(families::PROCESS_MAX_FDS.count(&[], most));
     }
     for (worker, busy_seconds) in busy_workers() {
@@ -259,16 +248,18 @@ fn busy_workers() -> Vec<(String, f64)> {
     let workers = threads.filter_map(|thread| {
         let stat = stat_of(&fs::read_to_string(thread.ok()?.path().join("stat")).ok()?)?;
         let worker = stat.name.strip_prefix(WORKER)?;
-        worker
-            .parse::<usize>()
-            .is_ok()
-            .then(|| (worker.to_owned(), stat.cpu_ticks as f64 / TICKS_PER_SECOND))
+        worker.parse::<usize>().ok()?;
+        Some((worker.to_owned(), stat.cpu_ticks as f64 / TICKS_PER_SECOND))
     });
     workers.collect()
 }
 
 fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
+}
+
+fn number(path: &str, name: &str) -> Option<u64> {
+    number_after(&read(path)?, name)
 }
 
 /// Reads a `stat` file. The name is in parentheses and may contain any byte. Therefore the numbers
@@ -278,11 +269,8 @@ pub(crate) fn stat_of(text: &str) -> Option<ProcStat> {
     let (_, name) = head.split_once('(')?;
     // Fields are numbered from 1, and the state, which is the first one here, is field 3.
     let field = |number: usize| {
-        numbers
-            .split_ascii_whitespace()
-            .nth(number - 3)?
-            .parse::<u64>()
-            .ok()
+        let mut fields = numbers.split_ascii_whitespace();
+        fields.nth(number - 3)?.parse::<u64>().ok()
     };
     Some(ProcStat {
         name: name.to_owned(),

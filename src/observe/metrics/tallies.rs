@@ -72,16 +72,10 @@ impl Metrics {
 
     fn free_by_domain<'d>(&self, domains: impl Iterator<Item = &'d [u8]>) -> Arc<FreeByDomain> {
         let mut register = lock(&self.free);
-        let cells = |domain: &[u8]| {
-            register
-                .get(domain)
-                .map_or_else(|| Arc::new(Cells::new(self.cores)), Arc::clone)
-        };
-        let next = Arc::new(
-            domains
-                .map(|domain| (domain.into(), cells(domain)))
-                .collect(),
-        );
+        let new = || Arc::new(Cells::new(self.cores));
+        let cells = |domain: &[u8]| register.get(domain).cloned().unwrap_or_else(new);
+        let next = domains.map(|domain| (domain.into(), cells(domain)));
+        let next = Arc::new(next.collect());
         *register = Arc::clone(&next);
         next
     }
@@ -90,10 +84,8 @@ impl Metrics {
     pub(super) fn gather_free(&self, samples: &mut Vec<Sample>) {
         let by_domain = Arc::clone(&lock(&self.free));
         for (domain, cells) in &*by_domain {
-            samples.push(
-                families::FREE_DESCRIPTORS
-                    .count(&[&String::from_utf8_lossy(domain)], cells.sums()[0]),
-            );
+            let (name, count) = (String::from_utf8_lossy(domain), cells.sums()[0]);
+            samples.push(families::FREE_DESCRIPTORS.count(&[&name], count));
         }
     }
 
@@ -117,10 +109,8 @@ impl Metrics {
             limit.gather(&counts, now, exposition);
         }
         for (of_hits, counts) in self.dynamic.series() {
-            add_hits(
-                exposition,
-                &LimitReading::new(&of_hits, Part::Requests, &counts, true),
-            );
+            let reading = LimitReading::new(&of_hits, Part::Requests, &counts, true);
+            add_hits(exposition, &reading);
             let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
             add_decisions(exposition, &of_limit, &counts, |_| false);
             add_negative_hits(exposition, &of_limit, &counts, false);
@@ -142,12 +132,9 @@ impl Metrics {
             |counts: Counts| OUTCOMES.into_iter().zip(counts.into_iter().skip(DECISIONS));
         let domains = self.series_by_domain();
         for series in domains.iter().flat_map(|domain| domain.series()) {
-            visit(
-                &series.limit.domain,
-                &series.limit.path_in_domain(),
-                series.own.peeks(),
-                &mut outcomes(series.own.counts.sums()),
-            );
+            let (limit, own) = (series.limit, series.own);
+            let (path, mut outcomes) = (limit.path_in_domain(), outcomes(own.counts.sums()));
+            visit(&limit.domain, &path, own.peeks(), &mut outcomes);
         }
         for (labels, counts) in self.dynamic.series() {
             visit(&labels.domain, REQUEST_LIMIT, 0, &mut outcomes(counts));
@@ -384,6 +371,7 @@ fn counts(
         _ => parts(check, decision, asked, near_limit_ratio),
     };
     let is_cached = matches!(decision, Decision::DenialCache(_));
+    let over_cached = u64::from(is_cached) * parts.over;
     let given_back = if is_undone { 0 } else { hits.min(0) };
     [
         (DECISIONS + label as usize, 1),
@@ -393,10 +381,7 @@ fn counts(
         (NEAR_LIMIT, parts.near),
         (OVER_LIMIT, parts.over),
         (SHADOW_MODE, u64::from(modes.shadow) * parts.over),
-        (
-            OVER_LIMIT_WITH_LOCAL_CACHE,
-            u64::from(is_cached) * parts.over,
-        ),
+        (OVER_LIMIT_WITH_LOCAL_CACHE, over_cached),
     ]
 }
 

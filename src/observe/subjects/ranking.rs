@@ -85,21 +85,19 @@ impl Bounds {
                 (known.count, known.others, known.missed)
             });
             let slot = pane.refusals.error_of(fingerprint);
-            let (count, refused_missed) = pane
-                .refusals
-                .get(fingerprint)
-                .map_or((0, slot), |known| (known.count, known.missed));
+            let known = pane.refusals.get(fingerprint);
+            let (count, refused_missed) =
+                known.map_or((0, slot), |known| (known.count, known.missed));
             let refused = count.max(others);
-            bounds.refused = bounds.refused.saturating_add(refused);
-            bounds.hits = bounds
-                .hits
-                .saturating_add(hits.saturating_sub(others).saturating_add(refused));
-            bounds.most_hits = bounds.most_hits.saturating_add(hits.saturating_add(missed));
-            bounds.most_refused = bounds
-                .most_refused
-                .saturating_add(count.saturating_add(refused_missed));
+            let add = |sum: &mut u64, more: [u64; 2]| {
+                *sum = more.into_iter().fold(*sum, u64::saturating_add);
+            };
+            add(&mut bounds.refused, [refused, 0]);
+            add(&mut bounds.hits, [hits.saturating_sub(others), refused]);
+            add(&mut bounds.most_hits, [hits, missed]);
+            add(&mut bounds.most_refused, [count, refused_missed]);
             // Hits that were missed may have been refused.
-            most_of_hits = most_of_hits.saturating_add(others.saturating_add(missed));
+            add(&mut most_of_hits, [others, missed]);
         }
         Self {
             most_refused: bounds.most_refused.min(most_of_hits),
@@ -210,10 +208,8 @@ fn sum(view: &View<'_>, by: Ranking, value: fn(&Sketch) -> u64) -> u64 {
 impl Query {
     fn asks_for(&self, sketch: &Sketch, counter: &Counter) -> bool {
         let (path, key) = sketch.text(counter);
-        let is_limit = self
-            .limit
-            .as_deref()
-            .is_none_or(|limit| text::path(limit) == path);
+        let limit = self.limit.as_deref();
+        let is_limit = limit.is_none_or(|limit| text::path(limit) == path);
         let subject = || text::read(path, key);
         is_limit
             && (self.domain.as_ref()).is_none_or(|domain| *domain == subject().domain)

@@ -166,26 +166,16 @@ impl Sketch {
         // A subject without a counter in the other sketch may have its slot's hits, also a subject
         // with a counter here.
         for counter in &mut self.counters {
-            counter.missed = counter
-                .missed
-                .saturating_add(other.sums[slot(&other.sums, counter.fingerprint)]);
+            let of_slot = other.sums[slot(&other.sums, counter.fingerprint)];
+            counter.missed = counter.missed.saturating_add(of_slot);
         }
         let (own, others) = (self.sums.len(), other.sums.len());
         for (index, sum) in self.sums.iter_mut().enumerate() {
             // The slots of the other that the subjects of this one are in: one, or several if it
             // has more.
-            let heaviest = other
-                .sums
-                .iter()
-                .skip(index % others)
-                .step_by(own.min(others))
-                .max()
-                .filter(|_| others > own);
-            *sum = sum.saturating_add(
-                heaviest
-                    .copied()
-                    .unwrap_or_else(|| other.sums[index % others]),
-            );
+            let slots = other.sums[index % others..].iter();
+            let heaviest = slots.step_by(own.min(others)).max();
+            *sum = sum.saturating_add(heaviest.copied().unwrap_or(0));
         }
         for counter in &other.counters {
             let of_slot = other.sums[slot(&other.sums, counter.fingerprint)];
@@ -193,10 +183,8 @@ impl Sketch {
                 known.count = known.count.saturating_add(counter.count);
                 known.others = known.others.saturating_add(counter.others);
                 // It has a counter there, which is more precise than the slot.
-                known.missed = known
-                    .missed
-                    .saturating_sub(of_slot)
-                    .saturating_add(counter.missed);
+                let missed = known.missed.saturating_sub(of_slot);
+                known.missed = missed.saturating_add(counter.missed);
             } else {
                 self.adopt(other, counter, of_slot);
             }
@@ -233,13 +221,10 @@ impl Sketch {
         if hits == 0 {
             return;
         }
-        self.total = self.total.saturating_add(hits);
-        self.sums
-            .iter_mut()
-            .for_each(|sum| *sum = sum.saturating_add(hits));
-        self.counters
-            .iter_mut()
-            .for_each(|counter| counter.missed = counter.missed.saturating_add(hits));
+        let missed = self.counters.iter_mut().map(|counter| &mut counter.missed);
+        for sum in self.sums.iter_mut().chain(missed).chain([&mut self.total]) {
+            *sum = sum.saturating_add(hits);
+        }
     }
 
     /// Forgets everything, and keeps its memory.
@@ -253,13 +238,8 @@ impl Sketch {
 
     /// Upper bound of the hits of a subject without a counter; a counter misses no more.
     pub(super) fn error(&self) -> u64 {
-        let missed = self
-            .counters
-            .iter()
-            .map(|counter| counter.missed)
-            .max()
-            .unwrap_or(0);
-        self.sums.iter().copied().max().unwrap_or(0).max(missed)
+        let missed = self.counters.iter().map(|counter| counter.missed);
+        missed.chain(self.sums.iter().copied()).max().unwrap_or(0)
     }
 
     /// Upper bound of the hits of a subject with this fingerprint, if it has no counter.
@@ -394,11 +374,8 @@ impl Sketch {
     #[cold]
     fn drop_half(&mut self) {
         let median = self.median();
-        let lighter = self
-            .counters
-            .iter()
-            .filter(|counter| counter.weight() < median)
-            .count();
+        let weights = self.counters.iter().map(Counter::weight);
+        let lighter = weights.filter(|&weight| weight < median).count();
         // Of those that weigh the same, as many as are needed.
         let mut equal = (self.counters.len() / 2 + 1).saturating_sub(lighter);
         let (mut end, texts, sums) = (0, &mut self.texts, &mut self.sums);

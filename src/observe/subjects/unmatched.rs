@@ -164,10 +164,8 @@ impl Unmatched {
         let is_whole = write(texts, entries) && domain.len() <= LONGEST_TEXT;
         let seen = self.time.load(Ordering::Relaxed);
         let domain = cut(domain, LONGEST_TEXT);
-        if domains
-            .get(domain)
-            .is_none_or(|samples| samples.is_known != is_known)
-        {
+        let known = domains.get(domain);
+        if known.is_none_or(|samples| samples.is_known != is_known) {
             make_room(domains, is_known);
             domains.entry(domain.into()).or_default().is_known = is_known;
         }
@@ -181,14 +179,12 @@ impl Unmatched {
     pub(super) fn by_domain(&self, only: Option<&str>) -> Vec<UnmatchedDomain> {
         let kept = lock(&self.kept);
         let only = only.map(|only| cut(only.as_bytes(), LONGEST_TEXT));
-        let mut domains: Vec<_> = kept
-            .domains
-            .iter()
-            .filter(|(domain, _)| only.is_none_or(|only| only == &***domain))
-            .collect();
+        let is_asked = |domain: &[u8]| only.is_none_or(|only| only == domain);
+        let domains = kept.domains.iter().filter(|(domain, _)| is_asked(domain));
+        let mut domains: Vec<_> = domains.collect();
         domains.sort_by(|(one, a), (other, b)| b.seen.cmp(&a.seen).then_with(|| one.cmp(other)));
+        let domains = domains.into_iter();
         domains
-            .into_iter()
             .map(|(domain, samples)| samples.report(domain))
             .collect()
     }
@@ -196,16 +192,13 @@ impl Unmatched {
 
 /// Makes room for one more domain.
 fn make_room(domains: &mut HashMap<Box<[u8]>, Samples>, is_known: bool) {
-    let alike = domains
-        .iter()
-        .filter(|(_, samples)| samples.is_known == is_known);
+    let all = domains.iter();
+    let alike = all.filter(|(_, samples)| samples.is_known == is_known);
     if alike.clone().count() < MAX_DOMAINS {
         return;
     }
-    let oldest = alike
-        .min_by_key(|(_, samples)| samples.seen)
-        .map(|(domain, _)| domain.clone());
-    if let Some(oldest) = oldest {
+    let oldest = alike.min_by_key(|(_, samples)| samples.seen);
+    if let Some(oldest) = oldest.map(|(domain, _)| domain.clone()) {
         domains.remove(&oldest);
     }
 }
@@ -218,13 +211,8 @@ impl Samples {
             .descriptors
             .iter()
             .position(|known| known.texts == texts);
-        let dropped = equal.or_else(|| {
-            if self.descriptors.len() < MAX_DESCRIPTORS {
-                None
-            } else {
-                self.oldest_of_most(kind)
-            }
-        });
+        let is_full = self.descriptors.len() >= MAX_DESCRIPTORS;
+        let dropped = equal.or_else(|| is_full.then(|| self.oldest_of_most(kind))?);
         let mut kept = dropped
             .and_then(|index| self.descriptors.remove(index))
             .map(|dropped| dropped.texts)
@@ -242,11 +230,8 @@ impl Samples {
     /// The oldest sample of the kind with most samples, where `next` is going to have one more.
     fn oldest_of_most(&self, next: u64) -> Option<usize> {
         let count = |kind: u64| {
-            self.descriptors
-                .iter()
-                .filter(|sample| sample.kind == kind)
-                .count()
-                + usize::from(kind == next)
+            let alike = self.descriptors.iter().filter(|sample| sample.kind == kind);
+            alike.count() + usize::from(kind == next)
         };
         // Of several, the first.
         (0..self.descriptors.len())
@@ -284,12 +269,9 @@ fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) -> bool {
     let mut add = |text: &[u8]| {
         let kept = cut(text, left.min(LONGEST_TEXT - MARK.len()));
         left -= kept.len();
-        is_whole &= kept.len() == text.len();
-        let mark = if kept.len() < text.len() {
-            MARK.as_bytes()
-        } else {
-            &[]
-        };
+        let is_cut = kept.len() < text.len();
+        is_whole &= !is_cut;
+        let mark = if is_cut { MARK.as_bytes() } else { &[] };
         texts.push((kept.len() + mark.len()) as u8);
         texts.extend_from_slice(kept);
         texts.extend_from_slice(mark);

@@ -177,10 +177,8 @@ impl Exporter {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.options.endpoint.clone();
         *request.headers_mut() = self.options.headers.clone();
-        request.headers_mut().insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/x-protobuf"),
-        );
+        let protobuf = HeaderValue::from_static("application/x-protobuf");
+        request.headers_mut().insert(CONTENT_TYPE, protobuf);
         let (status, body) = match client.call(request).await {
             // A success whose body cannot be read is a success.
             Err(CallError::Body { status, .. }) => (status, Bytes::new()),
@@ -303,9 +301,8 @@ impl Queued {
                     }
                 };
                 self.counts.failed.fetch_add(failed, Ordering::Relaxed);
-                self.counts
-                    .exported
-                    .fetch_add(spans - failed, Ordering::Relaxed);
+                let exported = spans - failed;
+                self.counts.exported.fetch_add(exported, Ordering::Relaxed);
             }
         }
     }

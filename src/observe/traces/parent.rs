@@ -11,7 +11,7 @@
 use std::str::FromStr;
 
 use http::{HeaderMap, HeaderName};
-use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{SpanContext, TraceFlags, TraceId, TraceState};
 
 /// The trace context in the headers of a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,10 +71,8 @@ fn b3_single(headers: &HeaderMap) -> Option<Parent> {
 
 /// `x-b3-traceid`, `x-b3-spanid`, `x-b3-sampled` and `x-b3-flags`.
 fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
-    let (state, is_debug) = (
-        bytes(headers, "x-b3-sampled"),
-        bytes(headers, "x-b3-flags") == Some(b"1"),
-    );
+    let state = bytes(headers, "x-b3-sampled");
+    let is_debug = bytes(headers, "x-b3-flags") == Some(b"1");
     let Some(trace) = bytes(headers, "x-b3-traceid") else {
         return matches!(state, Some(b"0" | b"false")).then_some(Parent::Unsampled);
     };
@@ -108,46 +106,30 @@ fn w3c(headers: &HeaderMap) -> Option<Parent> {
     {
         return None;
     }
-    let is_sampled = hex(flags, &[2])? & u128::from(TraceFlags::SAMPLED.to_u8()) != 0;
-    let state = if is_sampled {
-        tracestate(headers)
-    } else {
-        TraceState::NONE
-    };
-    let parent = context(hex(trace, &[32])?, hex(span, &[16])?, state)?;
-    Some(if is_sampled {
-        Parent::Sampled(parent)
-    } else {
-        Parent::Unsampled
-    })
+    let (trace, span) = (hex(trace, &[32])?, hex(span, &[16])?);
+    if hex(flags, &[2])? & u128::from(TraceFlags::SAMPLED.to_u8()) == 0 {
+        return context(trace, span, TraceState::NONE).map(|_| Parent::Unsampled);
+    }
+    context(trace, span, tracestate(headers)).map(Parent::Sampled)
 }
 
 /// The `tracestate`; several headers are one list. If it is too long or malformed, it is dropped,
 /// and the trace is kept.
 fn tracestate(headers: &HeaderMap) -> TraceState {
-    let values = || {
-        headers
-            .get_all("tracestate")
-            .iter()
-            .map(http::HeaderValue::as_bytes)
-    };
+    let all = headers.get_all("tracestate");
+    let values = || all.iter().map(http::HeaderValue::as_bytes);
     if values().map(|value| value.len() + 1).sum::<usize>() > MAX_TRACESTATE_BYTES + 1 {
         return TraceState::NONE;
     }
     let text = values().collect::<Vec<_>>().join(&b',');
-    std::str::from_utf8(&text)
-        .ok()
-        .and_then(|text| TraceState::from_str(text).ok())
-        .unwrap_or_default()
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    TraceState::from_str(text).unwrap_or_default()
 }
 
 /// `None` if an identifier is zero, which means that it is absent.
 fn context(trace: u128, span: u128, state: TraceState) -> Option<SpanContext> {
-    let (trace, span) = (
-        TraceId::from(trace),
-        SpanId::from(u64::try_from(span).ok()?),
-    );
-    let context = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, state);
+    let (trace, span) = (TraceId::from(trace), u64::try_from(span).ok()?);
+    let context = SpanContext::new(trace, span.into(), TraceFlags::SAMPLED, true, state);
     context.is_valid().then_some(context)
 }
 
@@ -165,7 +147,7 @@ fn hex(digits: &[u8], lengths: &[usize]) -> Option<u128> {
 mod tests {
     use opentelemetry::Context;
     use opentelemetry::propagation::TextMapPropagator;
-    use opentelemetry::trace::TraceContextExt;
+    use opentelemetry::trace::{SpanId, TraceContextExt};
     use opentelemetry_sdk::propagation::TraceContextPropagator;
     use proptest::prelude::*;
 

@@ -39,17 +39,13 @@ impl Mogrifiers {
 
     /// The name and the tags of a metric.
     pub fn apply(&self, name: &str) -> (String, Vec<(String, String)>) {
-        let found = self
-            .0
-            .iter()
-            .find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
+        let mut all = self.0.iter();
+        let found = all.find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
         let Some((mogrifier, groups)) = found else {
             return (name.to_owned(), Vec::new());
         };
-        let tags = mogrifier
-            .tags
-            .iter()
-            .map(|(tag, value)| (tag.clone(), filled(value, &groups)));
+        let tags = mogrifier.tags.iter();
+        let tags = tags.map(|(tag, value)| (tag.clone(), filled(value, &groups)));
         (filled(&mogrifier.name, &groups), tags.collect())
     }
 }
@@ -60,14 +56,13 @@ fn filled(template: &str, groups: &Captures<'_>) -> String {
         LazyLock::new(|| Regex::new(r"\$([0-9]+)").expect("a regular expression"));
     let group = |found: &Captures<'_>| {
         let number = found[1].parse().unwrap_or(usize::MAX);
-        if number < groups.len() {
-            groups
-                .get(number)
-                .map_or("", |group| group.as_str())
-                .to_owned()
+        let group = groups.get(number).map_or("", |group| group.as_str());
+        let text = if number < groups.len() {
+            group
         } else {
-            found[0].to_owned()
-        }
+            &found[0]
+        };
+        text.to_owned()
     };
     GROUP.replace_all(template, group).into_owned()
 }

@@ -252,12 +252,8 @@ impl LimitSeries<'_> {
         let path = self.limit.path_in_domain();
         let named = id.name.map(|name| ("name", name));
         let of_plan = id.plan.map(|plan| ("plan", plan));
-        let of_limit = labels(
-            [("domain", &*id.labels.domain), ("limit", &path)]
-                .into_iter()
-                .chain(named)
-                .chain(of_plan),
-        );
+        let own = [("domain", &*id.labels.domain), ("limit", &path)].into_iter();
+        let of_limit = labels(own.chain(named).chain(of_plan));
         let expected = |outcome| {
             outcome < Label::Blocked as usize
                 && is_unlimited == (outcome == Label::Unlimited as usize)
@@ -301,60 +297,39 @@ fn reservations(limit: &Limit, known: Option<&Arc<Tally>>) -> Option<Arc<Tally>>
 
 /// Adds the counts of reservations and settlements.
 fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tally, now: Micros) {
-    for (family, label, outcomes) in [
-        (&families::RESERVATIONS, "held", &[Outcome::Held][..]),
-        (
-            &families::RESERVATIONS,
-            "refused",
-            &[Outcome::Refused, Outcome::Full],
-        ),
-        (
-            &families::RESERVATIONS,
-            "repeated",
-            &[Outcome::HeldBefore, Outcome::Overtaken],
-        ),
-        (&families::RESERVATIONS, "shortened", &[Outcome::Shortened]),
-        (
-            &families::SETTLEMENTS,
-            "repeated",
-            &[Outcome::SettledBefore],
-        ),
-        (&families::SETTLEMENTS, "unknown", &[Outcome::Unknown]),
-    ] {
-        let count = outcomes.iter().map(|outcome| tally.count(*outcome)).sum();
-        exposition.count(family, of_limit, Some(label), count);
-    }
+    let both = |one, other| tally.count(one) + tally.count(other);
     let cancelled = tally.cancelled();
-    let matched = tally.count(Outcome::Matched) + tally.count(Outcome::MatchedLate);
-    let matched = matched.saturating_sub(cancelled);
-    let [released, kept] = tally.expired();
+    let matched = both(Outcome::Matched, Outcome::MatchedLate).saturating_sub(cancelled);
+    let refused = both(Outcome::Refused, Outcome::Full);
+    let repeated = both(Outcome::HeldBefore, Outcome::Overtaken);
+    let settled_before = tally.count(Outcome::SettledBefore);
+    let ([released, kept], [above, below]) = (tally.expired(), tally.differences());
+    let (made, settled) = (&families::RESERVATIONS, &families::SETTLEMENTS);
+    let (expired, difference) = (
+        &families::RESERVATIONS_EXPIRED,
+        &families::RESERVATION_DIFFERENCE_HITS,
+    );
     for (family, label, count) in [
-        (&families::SETTLEMENTS, "matched", matched),
-        (&families::SETTLEMENTS, "cancelled", cancelled),
-        (&families::RESERVATIONS_EXPIRED, "release", released),
-        (&families::RESERVATIONS_EXPIRED, "keep", kept),
+        (made, "held", tally.count(Outcome::Held)),
+        (made, "refused", refused),
+        (made, "repeated", repeated),
+        (made, "shortened", tally.count(Outcome::Shortened)),
+        (settled, "repeated", settled_before),
+        (settled, "unknown", tally.count(Outcome::Unknown)),
+        (settled, "matched", matched),
+        (settled, "cancelled", cancelled),
+        (expired, "release", released),
+        (expired, "keep", kept),
+        (difference, "above", above),
+        (difference, "below", below),
     ] {
         exposition.count(family, of_limit, Some(label), count);
     }
     let refunded = tally.count(Outcome::Undone);
     exposition.count(&families::RESERVATIONS_REFUNDED, of_limit, None, refunded);
     let held = tally.held.places(now) as f64;
-    exposition.push(
-        &families::RESERVED_HITS,
-        "",
-        Rc::clone(of_limit),
-        None,
-        held,
-    );
-    let [above, below] = tally.differences();
-    for (sign, hits) in [("above", above), ("below", below)] {
-        exposition.count(
-            &families::RESERVATION_DIFFERENCE_HITS,
-            of_limit,
-            Some(sign),
-            hits,
-        );
-    }
+    let family = &families::RESERVED_HITS;
+    exposition.push(family, "", Rc::clone(of_limit), None, held);
 }
 
 /// Adds the outcomes. A series that is not `expected` is shown once it has counted something.
@@ -382,12 +357,9 @@ fn add_trial(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts) {
         let count = counts[DECISIONS + label as usize];
         exposition.count(&families::TRIAL_DECISIONS, of_limit, Some(outcome), count);
     }
-    for (family, counter) in [
-        (&families::TRIAL_HITS, TOTAL_HITS),
-        (&families::TRIAL_OVER_LIMIT_HITS, OVER_LIMIT),
-    ] {
-        exposition.count(family, of_limit, None, counts[counter]);
-    }
+    let (hits, over) = (counts[TOTAL_HITS], counts[OVER_LIMIT]);
+    exposition.count(&families::TRIAL_HITS, of_limit, None, hits);
+    exposition.count(&families::TRIAL_OVER_LIMIT_HITS, of_limit, None, over);
 }
 
 /// Adds the refunded hits; `expected` as in [`add_decisions`].
