@@ -148,14 +148,9 @@ impl Settings {
     /// # Errors
     /// The first setting that cannot be used.
     pub fn try_new(flags: Flags, sources: SettingSources) -> Result<Self, SettingError> {
-        let environment = std::env::vars_os();
-        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let mut settings = Self::from_flags(
-            flags,
-            &environment
-                .map(|(name, value)| (text(name), text(value)))
-                .collect::<Vec<_>>(),
-        )?;
+        let text = |text: OsString| text.to_string_lossy().into_owned();
+        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        let mut settings = Self::from_flags(flags, &environment.collect::<Vec<_>>())?;
         for warning in &mut settings.warnings {
             *warning = sources.name(warning);
         }
@@ -241,10 +236,9 @@ impl Settings {
 
 fn check_key_prefix(prefix: &str) -> Result<(), SettingError> {
     if prefix.contains(['{', '}']) {
-        return Err(SettingError(
-            "CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out"
-                .to_owned(),
-        ));
+        return Err(SettingError(String::from(
+            "CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out",
+        )));
     }
     Ok(())
 }

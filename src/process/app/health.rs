@@ -46,10 +46,8 @@ impl Conditions {
     /// Whether the process is ready: all conditions hold now.
     pub(super) fn status(&self) -> Status {
         let live = self.live.load();
-        let has_a_domain = || {
-            live.as_ref()
-                .is_some_and(|live| live.rules.domains().next().is_some())
-        };
+        let mut domains = live.iter().flat_map(|live| live.rules.domains());
+        let has_a_domain = domains.next().is_some();
         let is_unusable = |sought| {
             self.deployments
                 .iter()
@@ -57,7 +55,7 @@ impl Conditions {
         };
         let reasons = [
             (self.needs_limits && live.is_none(), NO_LIMITS),
-            (self.needs_a_domain && !has_a_domain(), NO_DOMAIN),
+            (self.needs_a_domain && !has_a_domain, NO_DOMAIN),
             (is_unusable(MAIN), NO_REDIS),
             (is_unusable(PER_SECOND), NO_REDIS_PER_SECOND),
         ];

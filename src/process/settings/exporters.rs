@@ -139,24 +139,22 @@ impl ExporterFlags {
             return Ok(None);
         }
         if use_statsd && self.use_dog_statsd {
-            return Err(SettingError(
-                "USE_DOG_STATSD and USE_STATSD are both set: one server gets the metrics; unset one"
-                    .to_owned(),
-            ));
+            return Err(SettingError(String::from(
+                "USE_DOG_STATSD and USE_STATSD are both set: one server gets the metrics; unset \
+                 one",
+            )));
         }
         if !use_statsd && !self.use_dog_statsd {
             if names_a_server && self.use_statsd.is_none() {
-                warnings.push(
+                warnings.push(String::from(
                     "STATSD_HOST and STATSD_PORT have no effect: set USE_STATSD=true to send \
-                     metrics there too"
-                        .to_owned(),
-                );
+                     metrics there too",
+                ));
             }
             if !self.extra_tags.is_empty() && !self.use_prometheus {
-                warnings.push(
-                    "EXTRA_TAGS has no effect without USE_STATSD, USE_DOG_STATSD or USE_PROMETHEUS"
-                        .to_owned(),
-                );
+                warnings.push(String::from(
+                    "EXTRA_TAGS has no effect without USE_STATSD, USE_DOG_STATSD or USE_PROMETHEUS",
+                ));
             }
             return Ok(None);
         }
@@ -186,18 +184,14 @@ impl ExporterFlags {
                 "USE_DOG_STATSD_MOGRIFIERS: more than {MAX_TAGS} mogrifiers; write fewer"
             )));
         }
+        let set = environment.iter().filter(|(_, value)| !value.is_empty());
         for name in names {
             let upper = name.to_ascii_uppercase();
             let value = |part: &str| {
                 // envoyproxy/ratelimit reads the first of these, and its README names the second.
                 let names = ["", "S"].map(|plural| format!("{MOGRIFIERS}{plural}_{upper}_{part}"));
-                let set = |name: &String| {
-                    let is_set = |(variable, value): &&(String, String)| {
-                        variable == name && !value.is_empty()
-                    };
-                    environment.iter().find(is_set).cloned()
-                };
-                names.iter().find_map(set)
+                let set = |name| set.clone().find(|(variable, _)| variable == name);
+                names.iter().find_map(set).cloned()
             };
             let needed = |part: &str| {
                 value(part).ok_or_else(|| {
@@ -267,12 +261,8 @@ fn listen_address(text: &str) -> Result<TcpAddress, SettingError> {
     };
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = port.parse().map_err(|_| wrong())?;
-    address(
-        "PROMETHEUS_ADDR",
-        Some(host).filter(|host| !host.is_empty()),
-        "all",
-        port,
-    )
+    let host = Some(host).filter(|host| !host.is_empty());
+    address("PROMETHEUS_ADDR", host, "all", port)
 }
 
 #[cfg(test)]

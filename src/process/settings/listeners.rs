@@ -115,19 +115,12 @@ impl ListenerFlags {
     /// # Errors
     /// A setting that cannot be used.
     pub(super) fn grpc(&self) -> Result<server::Address, SettingError> {
-        match non_empty(self.grpc_uds.as_ref()) {
-            Some(path) => Ok(server::Address::Unix {
-                path: path.into(),
-                mode: self.grpc_uds_mode,
-            }),
-            None => address(
-                "GRPC_HOST",
-                non_empty(self.grpc_host.as_ref()),
-                "all",
-                self.grpc_port,
-            )
-            .map(server::Address::Tcp),
+        if let Some(path) = non_empty(self.grpc_uds.as_ref()) {
+            let (path, mode) = (path.into(), self.grpc_uds_mode);
+            return Ok(server::Address::Unix { path, mode });
         }
+        let host = non_empty(self.grpc_host.as_ref());
+        address("GRPC_HOST", host, "all", self.grpc_port).map(server::Address::Tcp)
     }
 
     /// The address of the HTTP listener.
@@ -293,11 +286,9 @@ impl DebugFlags {
     ) -> Option<PathBuf> {
         let path = self.overrides_file.clone();
         let is_in_redis = matches!(backend, Backend::Redis { .. });
-        no_effect(
-            &[("OVERRIDES_FILE", &(path.is_some() && is_in_redis))],
-            "overrides are kept in Redis, like the counters",
-            warnings,
-        );
+        let is_unused = path.is_some() && is_in_redis;
+        let reason = "overrides are kept in Redis, like the counters";
+        no_effect(&[("OVERRIDES_FILE", &is_unused)], reason, warnings);
         path.filter(|_| !is_in_redis)
     }
 

@@ -149,10 +149,9 @@ impl RedisFlags {
                 ))),
                 None => Ok(false),
             },
-            "" => Err(SettingError(
-                "REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers"
-                    .to_owned(),
-            )),
+            "" => Err(SettingError(String::from(
+                "REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers",
+            ))),
             _ => Ok(true),
         }
     }
@@ -184,9 +183,9 @@ impl RedisFlags {
         warnings: &mut Vec<String>,
     ) -> Result<Backend, SettingError> {
         if !self.is_set()? {
-            return Err(SettingError(
-                "BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned(),
-            ));
+            return Err(SettingError(String::from(
+                "BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379",
+            )));
         }
         let main = self.options("REDIS_", &self.raw(), self.redis_pool_size, key_prefix)?;
         let flags = &self.per_second;
@@ -194,10 +193,10 @@ impl RedisFlags {
         let per_second = match (flags.redis_persecond, raw.url) {
             (false, _) => None,
             (true, "") => {
-                return Err(SettingError(
-                    "REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379"
-                        .to_owned(),
-                ));
+                return Err(SettingError(String::from(
+                    "REDIS_PERSECOND needs REDIS_PERSECOND_URL; write \
+                     REDIS_PERSECOND_URL=host:6379",
+                )));
             }
             (true, _) => Some(self.options("REDIS_PERSECOND_", &raw, pool_size, key_prefix)?),
         };
@@ -218,10 +217,8 @@ impl RedisFlags {
                 Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
                 None => SettingError(error.to_string()),
             })?;
-        let (pool_size, jitter) = (
-            pool_size.and_then(NonZeroU32::new),
-            self.expiration_jitter_max_seconds,
-        );
+        let pool_size = pool_size.and_then(NonZeroU32::new);
+        let jitter = self.expiration_jitter_max_seconds;
         Ok(Options {
             pool_size: pool_size.unwrap_or(options.pool_size),
             expiry_jitter_secs: jitter.unwrap_or(options.expiry_jitter_secs),

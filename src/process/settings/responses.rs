@@ -45,12 +45,8 @@ pub(super) struct ResponseFlags {
     #[arg(long, env, default_value = "RateLimit-Limit", value_name = "HEADER")]
     limit_request_limit_header: String,
     /// Use this header of requests for the remaining hits
-    #[arg(
-        long,
-        env,
-        default_value = "RateLimit-Remaining",
-        value_name = "HEADER"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Remaining")]
+    #[arg(value_name = "HEADER")]
     limit_request_remaining_header: String,
     /// Use this header of requests for the seconds until the limit resets
     #[arg(long, env, default_value = "RateLimit-Reset", value_name = "HEADER")]
@@ -106,20 +102,16 @@ impl ResponseFlags {
         shadow_mode: bool,
         warnings: &mut Vec<String>,
     ) -> Result<respond::Options, SettingError> {
+        let (variable, is_legacy) = setting!(self.limit_response_headers_enabled);
         let form = match self.ratelimit_headers {
-            Some(form) => {
-                if form != Form::Legacy {
-                    no_effect(
-                        &[setting!(self.limit_response_headers_enabled)],
-                        "RATELIMIT_HEADERS chooses the form of the headers",
-                        warnings,
-                    );
-                }
-                form
-            }
-            None if self.limit_response_headers_enabled => Form::Legacy,
+            None if *is_legacy => Form::Legacy,
             None => Form::Off,
+            Some(form) => form,
         };
+        if form != Form::Legacy {
+            let reason = "RATELIMIT_HEADERS chooses the form of the headers";
+            no_effect(&[(variable, is_legacy)], reason, warnings);
+        }
         Ok(respond::Options {
             shadow_mode,
             ratelimit_headers: match form {

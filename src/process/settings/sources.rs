@@ -73,10 +73,8 @@ pub fn name_variables(
         let not_text = settings()
             .filter_map(variable)
             .find(|name| env::var_os(name).is_some_and(|value| value.to_str().is_none()));
-        return not_text.map_or_else(
-            || message.to_owned(),
-            |name| format!("{name}: the value is not UTF-8"),
-        );
+        let named = not_text.map(|name| format!("{name}: the value is not UTF-8"));
+        return named.unwrap_or_else(|| message.to_owned());
     }
     let (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(ContextValue::String(invalid))) =
         (error.kind(), error.get(ContextKind::InvalidArg))

@@ -66,11 +66,8 @@ impl LogFlags {
     pub(super) fn values(&self, warnings: &mut Vec<String>) -> Result<LoggedValues, SettingError> {
         let file = non_empty(self.log_subjects_secret_file.as_ref());
         if self.log_subjects != ValuesFlag::Hashed {
-            no_effect(
-                &[(SUBJECTS_SECRET, &file.is_some())],
-                "it needs LOG_SUBJECTS=hashed",
-                warnings,
-            );
+            let reason = "it needs LOG_SUBJECTS=hashed";
+            no_effect(&[(SUBJECTS_SECRET, &file.is_some())], reason, warnings);
         }
         match (self.log_subjects, file) {
             (ValuesFlag::Plain, _) => Ok(LoggedValues::Plain),
@@ -157,13 +154,11 @@ pub(super) struct TracingFlags {
     #[arg(long, env, hide_env_values = true, value_name = "SECRET")]
     otel_exporter_otlp_traces_headers: Option<String>,
     /// Abort an export after this many milliseconds; 1 to 3600000 [default: 10000]
-    #[arg(long, env, value_parser = parse::number(1..=3_600_000_u64))]
-    #[arg(value_name = "MILLISECONDS")]
+    #[arg(long, env, value_parser = parse::number(1..=3_600_000_u64), value_name = "MILLISECONDS")]
     otel_exporter_otlp_timeout: Option<u64>,
     /// Abort an export of traces after this many milliseconds; 1 to 3600000 [default:
     /// OTEL_EXPORTER_OTLP_TIMEOUT]
-    #[arg(long, env, value_parser = parse::number(1..=3_600_000_u64))]
-    #[arg(value_name = "MILLISECONDS")]
+    #[arg(long, env, value_parser = parse::number(1..=3_600_000_u64), value_name = "MILLISECONDS")]
     otel_exporter_otlp_traces_timeout: Option<u64>,
     /// Verify the collector by the authorities in this PEM file [default: the system's]
     #[arg(long, env, value_name = "PATH")]
@@ -213,6 +208,8 @@ impl TracingFlags {
         let timeout = self
             .otel_exporter_otlp_traces_timeout
             .or(self.otel_exporter_otlp_timeout);
+        let id = self.tracing_service_instance_id.clone();
+        let id = id.filter(|id| !id.is_empty());
         Ok(Some(Options {
             sampling_rate: self.tracing_sampling_rate.into(),
             protocol: self.tracing_exporter_protocol,
@@ -222,10 +219,7 @@ impl TracingFlags {
             tls: self.tls()?,
             service_name: self.tracing_service_name,
             service_namespace: self.tracing_service_namespace,
-            service_instance_id: self
-                .tracing_service_instance_id
-                .filter(|id| !id.is_empty())
-                .unwrap_or_else(random_uuid),
+            service_instance_id: id.unwrap_or_else(random_uuid),
         }))
     }
 

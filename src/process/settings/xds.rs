@@ -146,11 +146,10 @@ impl XdsFlags {
             }
             "GRPC_XDS_SOTW" => {}
             "GRPC_XDS_DELTA" => {
-                return Err(SettingError(
+                return Err(SettingError(String::from(
                     "CONFIG_TYPE=GRPC_XDS_DELTA: Weir no longer supports incremental xDS; write \
-                     GRPC_XDS_SOTW, with which the control plane sends all limits with each change"
-                        .to_owned(),
-                ));
+                     GRPC_XDS_SOTW, with which the control plane sends all limits with each change",
+                )));
             }
             other => {
                 return Err(SettingError(format!(
@@ -238,10 +237,8 @@ impl XdsFlags {
     fn backoff(&self) -> BackoffOptions {
         let default = BackoffOptions::default();
         let share = self.xds_client_backoff_random_factor;
-        let (first, longest) = (
-            self.xds_client_backoff_initial_interval,
-            self.xds_client_backoff_max_interval,
-        );
+        let longest = self.xds_client_backoff_max_interval;
+        let first = self.xds_client_backoff_initial_interval;
         let first = first.unwrap_or(default.first);
         let random_share = match self.xds_client_backoff_jitter {
             true => share.map_or(default.random_share, f64::from),
@@ -316,11 +313,9 @@ fn host_and_port(text: &str) -> Result<Address, SettingError> {
         ))
     };
     let schemes = ["dns:///", "dns:", "passthrough:///", "http://", "https://"];
-    let address = schemes
-        .iter()
-        .find_map(|scheme| text.strip_prefix(scheme))
-        .unwrap_or(text)
-        .trim_end_matches('/');
+    let mut schemes = schemes.iter();
+    let address = schemes.find_map(|scheme| text.strip_prefix(scheme));
+    let address = address.unwrap_or(text).trim_end_matches('/');
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
     let bare = host
         .strip_prefix('[')
