@@ -270,10 +270,8 @@ impl<'m> Method<'m> for Settle<'m> {
     }
 
     fn decided(&mut self, _: &Plan, decisions: &mut Decisions) {
-        *self.has_released = decisions
-            .effects
-            .iter()
-            .any(|(_, effect)| effect.has_settled());
+        let mut effects = decisions.effects.iter();
+        *self.has_released = effects.any(|(_, effect)| effect.has_settled());
     }
 }
 

@@ -307,12 +307,10 @@ impl Rls {
         call: &Call,
         answer: Result<Framed, Status>,
     ) -> Result<Response<Framed>, Status> {
-        note_answer(&call.span, &answer);
-        self.metrics.process.request(
-            self.core,
-            answer.as_ref().map_or_else(Status::code, |_| Code::Ok),
-            call.started.elapsed(),
-        );
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        note_answer(&call.span, code);
+        let process = &self.metrics.process;
+        process.request(self.core, code, call.started.elapsed());
         answer.map(Response::new)
     }
 }
@@ -375,9 +373,8 @@ fn note_code(span: &TraceSpan, overall: Overall) {
 
 /// A call counts as failed only for errors of the server.
 #[inline]
-fn note_answer(span: &TraceSpan, answer: &Result<Framed, Status>) {
+fn note_answer(span: &TraceSpan, code: Code) {
     if span.is_recorded() {
-        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         span.set("rpc.grpc.status_code", i64::from(code as i32));
         if matches!(code, Code::Unavailable | Code::Internal | Code::Unknown) {
             span.fail(code.description());
@@ -436,10 +433,8 @@ impl Decoder for EncodedCodec {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<EncodedRequest>, Status> {
         let message = buffer.copy_to_bytes(buffer.remaining());
-        Ok(Some(EncodedRequest {
-            message,
-            time_left: None,
-        }))
+        let time_left = None;
+        Ok(Some(EncodedRequest { message, time_left }))
     }
 }
 

@@ -37,11 +37,8 @@ pub(crate) fn request(json: &[u8]) -> Result<Bytes, String> {
     }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message = DynamicMessage::deserialize_with_options(
-        message("RateLimitRequest"),
-        &mut reader,
-        &options,
-    );
+    let kind = message("RateLimitRequest");
+    let message = DynamicMessage::deserialize_with_options(kind, &mut reader, &options);
     let message = message
         .and_then(|message| reader.end().map(|()| message))
         .map_err(|error| shortened(&error.to_string()))?;

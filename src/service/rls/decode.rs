@@ -195,20 +195,17 @@ fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
         descriptor,
         unit: limit.unit,
     })?;
-    let unit_multiplier = limit
-        .unit_multiplier
-        .map_or(1, |multiplier| multiplier as u32);
+    let multiplier = limit.unit_multiplier.unwrap_or(1) as u32;
     let rate = Rate {
         requests_per_unit: limit.requests_per_unit.into(),
         unit,
-        unit_multiplier,
+        unit_multiplier: multiplier,
     };
-    rate.window()
-        .map(|_| rate)
-        .ok_or(InvalidRequest::Multiplier {
-            descriptor,
-            multiplier: unit_multiplier,
-        })
+    let invalid = InvalidRequest::Multiplier {
+        descriptor,
+        multiplier,
+    };
+    rate.window().map(|_| rate).ok_or(invalid)
 }
 
 /// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field

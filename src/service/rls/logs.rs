@@ -58,10 +58,8 @@ pub(super) fn display_entries(entries: &[Entry<'_>], values: &LoggedValues) -> S
             .display(entry.value)
             .map_or(("", Cow::default()), |value| ("=", value));
         let key = cut(entry.key);
-        let is_plain = !key.is_empty()
-            && key
-                .chars()
-                .all(|char| char.is_alphanumeric() || "_-.:/@".contains(char));
+        let is_usual = |char: char| char.is_alphanumeric() || "_-.:/@".contains(char);
+        let is_plain = !key.is_empty() && key.chars().all(is_usual);
         let key = if is_plain { key } else { format!("{key:?}") };
         // Writing to a string does not fail.
         let _ = write!(text, "{comma}{key}{equals}{value}");
@@ -95,11 +93,8 @@ struct Selected {
 
 impl Selected {
     fn is(&self, entry: &Entry<'_>) -> bool {
-        *entry.key == *self.key
-            && self
-                .value
-                .as_ref()
-                .is_none_or(|value| *entry.value == **value)
+        let is_value = |value: &[u8]| *entry.value == *value;
+        *entry.key == *self.key && self.value.as_deref().is_none_or(is_value)
     }
 }
 
@@ -318,16 +313,10 @@ impl RefusalLog {
         let mut limits = lock(&self.shards[shard]);
         // A reload gives the numbers of limits to others.
         if limits.generation != generation {
-            *limits = LoggedLimits {
-                generation,
-                logged: HashMap::new(),
-            };
+            (limits.generation, limits.logged) = (generation, HashMap::new());
         }
-        limits
-            .logged
-            .entry(limit)
-            .or_default()
-            .take(second, self.lines)
+        let logged = limits.logged.entry(limit).or_default();
+        logged.take(second, self.lines)
     }
 }
 

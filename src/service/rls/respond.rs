@@ -113,12 +113,8 @@ impl Framed {
     /// Puts the prefix in front of a message.
     pub fn new(message: &[u8]) -> Self {
         // A response is far below 4 GiB.
-        Self(
-            [&[0][..], &(message.len() as u32).to_be_bytes(), message]
-                .concat()
-                .into(),
-            None,
-        )
+        let length = (message.len() as u32).to_be_bytes();
+        Self([&[0][..], &length, message].concat().into(), None)
     }
 
     /// The answer to the same call with another message.
@@ -170,11 +166,7 @@ pub fn respond(
 
 fn reply(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
     let shadowed = outcomes.is_over_limit && options.shadow_mode;
-    let code = if outcomes.is_over_limit && !shadowed {
-        Code::OverLimit
-    } else {
-        Code::Ok
-    };
+    let code = code(outcomes.is_over_limit && !shadowed);
     let extras = options
         .has_extras()
         .then(|| extras(request, outcomes, code, options));
@@ -277,14 +269,9 @@ struct Problem<'a> {
 /// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
 /// as one too: its reason is for operators.
 fn problem(outcomes: &Outcomes<'_>, violated: &[usize], names: &[Cow<'_, str>]) -> Vec<u8> {
-    let is_by_policy = |&index: &usize| {
-        matches!(
-            outcomes.each[index].by,
-            DecidedBy::Check {
-                decision: Decision::PolicyRefuses(_),
-                ..
-            }
-        )
+    let is_by_policy = |&index: &usize| match outcomes.each[index].by {
+        DecidedBy::Check { decision, .. } => matches!(decision, Decision::PolicyRefuses(_)),
+        _ => false,
     };
     let (r#type, title) = if violated.iter().all(is_by_policy) {
         (
@@ -307,6 +294,10 @@ fn problem(outcomes: &Outcomes<'_>, violated: &[usize], names: &[Cow<'_, str>]) 
     serde_json::to_vec(&problem).unwrap_or_default()
 }
 
+const fn code(refuses: bool) -> Code {
+    if refuses { Code::OverLimit } else { Code::Ok }
+}
+
 /// The tag of a field: `number << 3 | wire type`.
 const fn tag(number: u8, wire_type: u8) -> u8 {
     number << 3 | wire_type
@@ -318,12 +309,9 @@ const BYTES: u8 = 2;
 /// Encodes a response with the prefix of a gRPC message. `extras` has fields whose numbers are
 /// above the numbers of the code and the statuses.
 fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: Option<&RateLimitResponse>) -> Framed {
-    let length = 2
-        + outcomes
-            .iter()
-            .map(|outcome| field_bytes(status_bytes(outcome)))
-            .sum::<usize>()
-        + extras.map_or(0, Message::encoded_len);
+    let statuses = outcomes.iter();
+    let statuses = statuses.map(|outcome| field_bytes(status_bytes(outcome)));
+    let length = 2 + statuses.sum::<usize>() + extras.map_or(0, Message::encoded_len);
     let mut out = Vec::with_capacity(PREFIX_BYTES + length);
     out.push(0);
     // Far below 4 GiB, because a request has at most 4 MiB.
@@ -347,12 +335,8 @@ fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: Option<&RateLimitResp
 fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
     out.push(tag(2, BYTES));
     put_varint(out, status_bytes(outcome) as u64);
-    let code = if outcome.refuses {
-        Code::OverLimit
-    } else {
-        Code::Ok
-    };
-    out.extend_from_slice(&[tag(1, VARINT), code as u8]);
+    let code = code(outcome.refuses) as u8;
+    out.extend_from_slice(&[tag(1, VARINT), code]);
     if let Some(rate) = &outcome.rate {
         let name = outcome.name;
         out.push(tag(2, BYTES));

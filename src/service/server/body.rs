@@ -82,11 +82,10 @@ impl ClientBounds {
     /// answer, as for a ping.
     pub fn new(bytes: u64) -> Self {
         let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
+        let large = half.clamp(MAX_BYTES + PREFIX_BYTES, Semaphore::MAX_PERMITS);
         Self {
             unfinished: MemoryBudget::new(half),
-            large: Arc::new(Semaphore::new(
-                half.clamp(MAX_BYTES + PREFIX_BYTES, Semaphore::MAX_PERMITS),
-            )),
+            large: Arc::new(Semaphore::new(large)),
             waiting_large: Arc::new(Semaphore::new(MAX_WAITING_LARGE)),
             arrives_within: Duration::from_secs(5),
             taken_within: Duration::from_secs(10),

@@ -172,14 +172,8 @@ impl<T: LimitServices> Calls<T> {
 
     /// Answers a call. An error means that the client has reset the stream.
     fn answer(&self, mut respond: SendResponse<Bytes>, answer: CallResult) {
-        let (bounds, open) = (&self.services.bounds, &self.open);
-        drop(reply::answer(
-            &mut respond,
-            answer,
-            bounds,
-            &self.unread,
-            open,
-        ));
+        let (bounds, unread, open) = (&self.services.bounds, &self.unread, &self.open);
+        drop(reply::answer(&mut respond, answer, bounds, unread, open));
     }
 
     /// Takes the memory of a call that has to wait. Without memory, the call is refused: it has
@@ -321,16 +315,13 @@ fn panicked<T>(services: &Services<T>) -> Status {
 /// type does not begin with `application/grpc`).
 fn refusal(request: &Request<RecvStream>) -> Option<Response<()>> {
     let mut refusal = Response::new(());
+    let content_type = request.headers().get(CONTENT_TYPE);
     if request.method() != Method::POST {
         *refusal.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         refusal
             .headers_mut()
             .insert(ALLOW, HeaderValue::from_static("POST"));
-    } else if !request
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| is_grpc(value.as_bytes()))
-    {
+    } else if !content_type.is_some_and(|value| is_grpc(value.as_bytes())) {
         *refusal.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     } else {
         return None;

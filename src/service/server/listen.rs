@@ -84,11 +84,8 @@ fn has_no_ipv6(error: &io::Error) -> bool {
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+    let (domain, tcp) = (Domain::for_address(address), Some(Protocol::TCP));
+    let socket = Socket::new(domain, Type::STREAM, tcp)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
@@ -201,11 +198,8 @@ fn hidden(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
-    Ok(path.with_file_name(format!(
-        ".{}.{}",
-        name.to_string_lossy(),
-        std::process::id()
-    )))
+    let (name, process) = (name.to_string_lossy(), std::process::id());
+    Ok(path.with_file_name(format!(".{name}.{process}")))
 }
 
 /// An error unless `path` is free, or a socket that no process listens on.
@@ -215,10 +209,8 @@ fn refuse_unless_stale(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "a file that is not a socket is there",
-            ));
+            let problem = "a file that is not a socket is there";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
         }
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;

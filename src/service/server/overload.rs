@@ -104,9 +104,8 @@ impl Overload {
     /// Admits the next connection that is not closed.
     fn admit_next(&self) {
         let mut waiting = lock(&self.waiting);
-        if let Some(connection) =
-            std::iter::from_fn(|| waiting.pop()).find_map(|connection| connection.upgrade())
-        {
+        let mut newest_first = std::iter::from_fn(|| waiting.pop());
+        if let Some(connection) = newest_first.find_map(|connection| connection.upgrade()) {
             connection.admit();
         }
     }
@@ -116,12 +115,10 @@ impl Overload {
     fn wake_next(&self) {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|connection| connection.strong_count() > 0);
-        waiting
-            .iter()
-            .rev()
-            .take(MAX_NOTING)
-            .filter_map(Weak::upgrade)
-            .for_each(|connection| connection.wake());
+        let newest = waiting.iter().rev().take(MAX_NOTING);
+        for connection in newest.filter_map(Weak::upgrade) {
+            connection.wake();
+        }
     }
 }
 
@@ -148,15 +145,13 @@ pub(super) struct QueueDelay {
 
 impl QueueDelay {
     pub(super) fn new(worker: Option<Arc<Overload>>) -> Arc<Self> {
-        let (arrived, left) = (AtomicU64::new(UNKNOWN), AtomicUsize::new(usize::MAX));
-        let (is_behind, is_drained) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self {
             worker,
             opened: Instant::now(),
-            arrived,
-            is_behind,
-            is_drained,
-            left,
+            arrived: AtomicU64::new(UNKNOWN),
+            is_behind: AtomicBool::new(false),
+            is_drained: AtomicBool::new(false),
+            left: AtomicUsize::new(usize::MAX),
             waker: Mutex::new(None),
         })
     }
@@ -175,10 +170,8 @@ impl QueueDelay {
 
     /// Records a read of bytes that had arrived by this time; `None` if it was not measured.
     pub(super) fn read(&self, bytes: usize, arrived: Option<Instant>) {
-        self.left.store(
-            self.left.load(Ordering::Relaxed).saturating_sub(bytes),
-            Ordering::Relaxed,
-        );
+        let left = self.left.load(Ordering::Relaxed).saturating_sub(bytes);
+        self.left.store(left, Ordering::Relaxed);
         let micros = arrived.map_or(UNKNOWN, |arrived| {
             (arrived - self.opened).as_micros() as u64
         });
@@ -229,11 +222,8 @@ impl QueueDelay {
         if self.left.load(Ordering::Relaxed) > 0 {
             return true;
         }
-        let Some(worker) = self
-            .worker
-            .as_ref()
-            .filter(|_| self.is_behind.load(Ordering::Relaxed))
-        else {
+        let is_behind = self.is_behind.load(Ordering::Relaxed);
+        let Some(worker) = self.worker.as_ref().filter(|_| is_behind) else {
             // Woken after the worker has polled its sockets; an immediate wake-up would delay that.
             return pin!(yield_now()).poll(context).is_ready();
         };

@@ -50,11 +50,8 @@ pub(super) fn answer(
     unread: &Arc<OfConnection>,
     open: &Arc<OpenConnection>,
 ) -> Result<(), h2::Error> {
-    let (answer, places) = match answer {
-        Ok(answer) => {
-            let Framed(answer, places) = answer.into_inner();
-            (answer, places)
-        }
+    let Framed(answer, places) = match answer {
+        Ok(answer) => answer.into_inner(),
         Err(status) => return respond.send_response(status.into_http(), true).map(drop),
     };
     let mut head = Response::new(());
@@ -62,10 +59,8 @@ pub(super) fn answer(
     let mut stream = respond.send_response(head, false)?;
     stream.reserve_capacity(answer.len());
     if stream.capacity() < answer.len() {
-        let (charge, limit) = (
-            bounds.unfinished.charge(STREAM_BYTES + answer.len()),
-            bounds.taken_within,
-        );
+        let charge = bounds.unfinished.charge(STREAM_BYTES + answer.len());
+        let limit = bounds.taken_within;
         let unread = Arc::clone(unread);
         let Some(waits) = open.stream(WaitsFor::Client) else {
             stream.send_reset(Reason::CANCEL);

@@ -68,12 +68,8 @@ impl Socket {
 
     /// Records how many bytes have arrived by now.
     fn record_arrived(&mut self) {
-        if !self.queue_delay.is_measured()
-            || self
-                .arrived
-                .back()
-                .is_some_and(|last| last.by.elapsed() < NOTE_INTERVAL)
-        {
+        let is_recent = |last: &Arrived| last.by.elapsed() < NOTE_INTERVAL;
+        if !self.queue_delay.is_measured() || self.arrived.back().is_some_and(is_recent) {
             return;
         }
         if self.arrived.len() == MAX_NOTES {
@@ -114,10 +110,11 @@ impl Socket {
     /// Bytes were read; they left no room for more if `may_be_more`.
     fn has_read(&mut self, bytes: usize, may_be_more: bool) {
         self.read += bytes as u64;
+        let read = self.read;
         while self
             .arrived
             .front()
-            .is_some_and(|arrived| arrived.bytes < self.read)
+            .is_some_and(|arrived| arrived.bytes < read)
         {
             self.arrived.pop_front();
         }

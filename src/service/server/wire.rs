@@ -165,12 +165,9 @@ impl<S> Wire<S> {
         let Some(BlockCharge(_, ended)) = &mut self.memory else {
             return Poll::Pending;
         };
-        ended.as_mut().poll(context).map(|()| {
-            io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                "too many unfinished header blocks",
-            )
-        })
+        ready!(ended.as_mut().poll(context));
+        let problem = "too many unfinished header blocks";
+        Poll::Ready(io::Error::new(io::ErrorKind::OutOfMemory, problem))
     }
 
     /// Reports the calls that the client has reset.

@@ -56,11 +56,8 @@ impl Workers {
                 // a Kubernetes pod.
                 runtime.shutdown_background();
             };
-            threads.push(
-                std::thread::Builder::new()
-                    .name(format!("weir-{index}"))
-                    .spawn(run)?,
-            );
+            let thread = std::thread::Builder::new().name(format!("weir-{index}"));
+            threads.push(thread.spawn(run)?);
             queues.push(queue);
         }
         Ok(Self {

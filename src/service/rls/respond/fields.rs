@@ -105,14 +105,11 @@ pub(super) fn draft_11(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>) ->
             let _ = state.parameter(RESET, integer(secs));
         }
     }
-    let fields = [
-        ("RateLimit-Policy", quotas.finish()),
-        ("RateLimit", states.finish()),
-    ];
-    fields
-        .into_iter()
-        .filter_map(|(key, value)| Some(header(key, value?)))
-        .collect()
+    let quotas = quotas
+        .finish()
+        .map(|value| header("RateLimit-Policy", value));
+    let states = states.finish().map(|value| header("RateLimit", value));
+    quotas.into_iter().chain(states).collect()
 }
 
 /// The names of the limits that refuse, as a list of strings in a header of this name.

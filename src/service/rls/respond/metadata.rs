@@ -44,12 +44,8 @@ pub(super) fn dynamic_metadata(
     let (mut merged, mut seen, mut left) = (Metadata::new(), Vec::new(), MAX_MERGED_BYTES);
     let applies =
         |outcome: &&Outcome<'_>| !outcome.refuses && !matches!(outcome.by, DecidedBy::NoLimit);
-    for limit in outcomes
-        .each
-        .iter()
-        .filter(applies)
-        .filter_map(|one| one.limit)
-    {
+    let applied = outcomes.each.iter().filter(applies);
+    for limit in applied.filter_map(|outcome| outcome.limit) {
         let (id, metadata) = (limit.limit.id, &limit.limit.metadata);
         let Some(metadata) = metadata.as_ref().filter(|_| !seen.contains(&id)) else {
             continue;
@@ -63,12 +59,9 @@ pub(super) fn dynamic_metadata(
     if !merged.is_empty() {
         all["metadata"] = merged.into();
     }
-    let beyond: Vec<_> = outcomes
-        .each
-        .iter()
-        .enumerate()
-        .filter_map(|(index, outcome)| beyond_32_bits(index, outcome))
-        .collect();
+    let each = outcomes.each.iter().enumerate();
+    let beyond = each.filter_map(|(index, outcome)| beyond_32_bits(index, outcome));
+    let beyond: Vec<_> = beyond.collect();
     if !beyond.is_empty() {
         all["limits"] = beyond.into();
     }
