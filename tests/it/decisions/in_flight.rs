@@ -12,8 +12,7 @@ use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::redis::rights_of_the_page;
 use crate::support::wait::TIMEOUT;
-use crate::support::{
-    Client, RedisServer, Weir, descriptor_with_hits, http_client, request};
+use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, http_client, request};
 
 const LIMITS: &[(&str, &str)] = &[
     (

@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-
 use super::{DOMAIN, GATEWAY, ROUTE, call};
 use crate::support::wait::TIMEOUT;
 use crate::support::{RedisServer, Weir, descriptor, request};
