@@ -28,7 +28,7 @@ use crate::net::clock;
 use crate::observe::metrics::{Metrics, Tallies};
 
 /// A configuration: its rules and their counters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     pub rules: Arc<Rules>,
     /// The operators' overrides of these rules; `None` while there are none.
@@ -138,10 +138,8 @@ impl Live {
         lock(&self.overrides).clone_from(&overrides);
         if let Some(snapshot) = self.current.load_full() {
             let next = Snapshot {
-                rules: Arc::clone(&snapshot.rules),
                 overrides,
-                tallies: snapshot.tallies.clone(),
-                generation: snapshot.generation,
+                ..Snapshot::clone(&snapshot)
             };
             old.extend(self.current.swap(Some(Arc::new(next))));
         }

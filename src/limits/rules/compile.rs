@@ -198,7 +198,7 @@ fn compile_file(
     let problems = compiler.problems;
     let whole = problems.open(&file.name);
     let before = compiler.memory.used;
-    let Some(root) = problems.document(&whole, &file.text, compiler.memory.left()) else {
+    let Ok(root) = problems.document(&whole, &file.text, compiler.memory.left()) else {
         return;
     };
     let what = match root.is_none() && !file.text.trim_ascii().is_empty() {

@@ -162,7 +162,7 @@ impl NamedLimit {
         match limit.amount.as_ref().map(|amount| amount.algorithm) {
             None => {}
             Some(Algorithm::FixedWindow(fixed)) => {
-                amount += &FieldTexts::calendar(fixed.window).rest()
+                amount += &FieldTexts::calendar(fixed.window).rest();
             }
             Some(other) => amount += &format!(", {}", other.kind().name()),
         }

@@ -91,10 +91,7 @@ impl Versioned {
     /// expired and are to be swept.
     pub(super) fn keep_newest(&mut self) {
         let (now, all) = (clock::now(), &mut self.all);
-        fn order(StoredOverride { one, .. }: &StoredOverride) -> (Reverse<Micros>, &str) {
-            (Reverse(one.created_at), &one.id)
-        }
-        all.sort_unstable_by(|one, other| order(one).cmp(&order(other)));
+        all.sort_unstable_by(|one, other| one.order().cmp(&other.order()));
         // A page of Redis may repeat one.
         all.dedup_by(|stored, before| stored.one == before.one);
         let (before, mut kept) = (all.len(), [0, 0]);
@@ -131,6 +128,11 @@ impl StoredOverride {
             one: one.into(),
             text: text.into(),
         }
+    }
+
+    /// The newest come first.
+    fn order(&self) -> (Reverse<Micros>, &str) {
+        (Reverse(self.one.created_at), &self.one.id)
     }
 
     /// The record of one that has expired.

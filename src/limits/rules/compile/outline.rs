@@ -102,7 +102,7 @@ pub fn outline(files: &[SourceText], domain: &str) -> Vec<DescriptorTree> {
     let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
     for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
         let root = problems.document(&problems.open(&file.name), &file.text, u64::MAX);
-        if let Some(root) = root.flatten()
+        if let Some(root) = root.ok().flatten()
             && let Some(fields) = fields::read(&problems, &root, Section::Root)
             && fields.text("domain") == Some(domain)
             && let Some(list) = fields.get("descriptors")
@@ -148,7 +148,9 @@ pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     let problems = Problems::default();
     let whole = problems.open(&file.name);
     let root = problems.document(&whole, &file.text, u64::MAX);
-    let pairs = root.and_then(|root| pairs(&problems, &whole, root.as_ref()));
+    let pairs = root
+        .ok()
+        .and_then(|root| pairs(&problems, &whole, root.as_ref()));
     problems.finish(true, true)?;
     Ok(pairs.unwrap_or_default())
 }

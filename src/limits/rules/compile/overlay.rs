@@ -223,7 +223,7 @@ impl Overlay {
         };
         let (mut defaults, mut domains) = (None, Vec::new());
         let most = options.max_memory.unwrap_or(u64::MAX);
-        if let Some(root) = problems.document(&whole, &file.text, most) {
+        if let Ok(root) = problems.document(&whole, &file.text, most) {
             let root = root.filter(Node::is_something);
             if root.is_none() {
                 let remedy = "write 'domains:', or remove the file";
@@ -357,7 +357,7 @@ impl std::str::FromStr for XdsDefaults {
         let text = format!("{{{content}}}");
         let problems = Problems::default();
         let root = problems.document(&problems.open(""), text.as_bytes(), u64::MAX);
-        let read = root.flatten().and_then(|root| {
+        let read = root.ok().flatten().and_then(|root| {
             let fields = fields::read(&problems, &root, Section::Defaults)?;
             let mut keys = fields.locations().map(|(key, _)| key);
             for key in keys.by_ref().filter(|key| fields.get(key).is_none()) {

@@ -256,11 +256,19 @@ impl Problems {
     }
 
     /// Reads the document of a file, whose nodes may take `most` bytes, and adds its warnings.
-    /// Returns its root, if it is more than comments; `None`, with an error, if it is unreadable.
-    pub(super) fn document(&self, file: &Place, text: &[u8], most: u64) -> Option<Option<Node>> {
+    /// Returns its root, if it is more than comments; `Err` if it is unreadable, which is reported.
+    pub(super) fn document(
+        &self,
+        file: &Place,
+        text: &[u8],
+        most: u64,
+    ) -> Result<Option<Node>, ()> {
         let document = match source::read(text, file, most) {
             Ok(document) => document,
-            Err(note) => return self.fail(&note.at, note.what, note.remedy),
+            Err(note) => {
+                self.error(&note.at, note.what, note.remedy);
+                return Err(());
+            }
         };
         for note in document.warnings {
             self.warning(&note.at, note.what, note.remedy);
@@ -268,7 +276,7 @@ impl Problems {
         if let Some(file) = self.0.borrow_mut().files.get_mut(file.document.file) {
             file.unshown += document.further_warnings;
         }
-        Some(document.root)
+        Ok(document.root)
     }
 
     /// Whether the file has too many problems to show another one, which is then only counted and

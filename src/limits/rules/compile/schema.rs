@@ -118,15 +118,15 @@ fn value(form: Form) -> Value {
         Form::Patterns(title, pattern) => json!({
             "anyOf": [{ "type": "array", "items": text_of(title, pattern) }, { "type": "string" }]
         }),
-        Form::PatternByName(title, pattern) => by_name(text_of(title, pattern)),
+        Form::PatternByName(title, pattern) => by_name(&text_of(title, pattern)),
         Form::Map(section) => reference(section),
-        Form::MapByName(section) => by_name(reference(section)),
+        Form::MapByName(section) => by_name(&reference(section)),
         Form::List(section) => json!({ "type": "array", "items": reference(section) }),
         Form::Any => json!({ "type": "object" }),
     }
 }
 
-fn by_name(value: Value) -> Value {
+fn by_name(value: &Value) -> Value {
     json!({ "type": "object", "additionalProperties": value })
 }
 
