@@ -100,7 +100,7 @@ impl Requests {
         }
     }
 
-    /// The next request of a record, without the descriptors of which it lacks a field. `field` is
+    /// The next request of a record, without the descriptors of which it misses a field. `field` is
     /// the value of a field of a template, both by their indices.
     pub(in crate::cli) fn of_record<'a>(
         &mut self,

@@ -57,7 +57,7 @@ struct Counter {
     entries: Vec<(Vec<u8>, Value)>,
     kind: AlgorithmKind,
     window: Span,
-    /// An index of [`CALENDARS`], in place of the window.
+    /// An index of [`CALENDARS`], instead of the window.
     calendar: Option<usize>,
     interval: Option<Span>,
     /// It is the trial of a limit.

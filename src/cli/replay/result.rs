@@ -385,7 +385,7 @@ impl LimitOutcome {
         "limit",
     ];
 
-    /// A table of limits with these heads, or with others in place of the last one.
+    /// A table of limits with these heads, or with others instead of the last one.
     fn table(heads: Vec<&'static str>, rows: Vec<Vec<String>>) -> ReportPart {
         ReportPart::Table(Table {
             heads,

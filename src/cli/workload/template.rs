@@ -98,8 +98,8 @@ impl Template {
         &self.fields
     }
 
-    /// The entries of the next descriptor. `None`: there is no descriptor, because the record lacks
-    /// a field or does not match a condition.
+    /// The entries of the next descriptor. `None`: the record has not all fields, or does not match
+    /// a condition.
     pub(super) fn fill<'a>(
         &mut self,
         random: &mut SmallRng,

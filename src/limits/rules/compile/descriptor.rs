@@ -1,6 +1,6 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::build::Builder;
 use super::domain::{Domain, PendingLimit};
