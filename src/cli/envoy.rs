@@ -268,13 +268,18 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
     // A path needs one spelling. Envoy Gateway normalizes it by default.
     let setting = match envoy.target {
         Target::Envoy => {
-            "The connection manager needs normalize_path: true and merge_slashes: true"
+            "The connection manager needs normalize_path: true, merge_slashes: true and \
+                path_with_escaped_slashes_action: UNESCAPE_AND_FORWARD"
         }
-        Target::Istio => "The mesh needs pathNormalization: { normalization: MERGE_SLASHES }",
+        Target::Istio => {
+            "The mesh needs pathNormalization: { normalization: DECODE_AND_MERGE_SLASHES }"
+        }
         Target::EnvoyGateway => "",
     };
     if sends(SourceKind::is_path) && !setting.is_empty() {
-        notes.push(format!("{setting}; otherwise //login is not /login."));
+        notes.push(format!(
+            "{setting}; otherwise //login and /x/..%2flogin are not /login."
+        ));
     }
     for (key, source) in &sent {
         let is_stream_id = source.kind == SourceKind::Header(STREAM_ID.to_owned());

@@ -38,6 +38,7 @@ fn gateway(weir: &Weir) -> Value {
     let manager = at_mut(&mut gateway, MANAGER);
     manager["normalize_path"] = true.into();
     manager["merge_slashes"] = true.into();
+    manager["path_with_escaped_slashes_action"] = "UNESCAPE_AND_FORWARD".into();
     gateway
 }
 

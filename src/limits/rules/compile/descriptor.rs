@@ -190,7 +190,8 @@ impl DescriptorReader<'_, '_> {
         }
     }
 
-    /// Counts the bytes of a path, and returns them; `None`, with an error, if all together are too many.
+    /// Counts the bytes of a path, and returns them; `None`, with an error, if all together have too
+    /// many.
     fn count_path(&mut self, fields: &Fields<'_>) -> Option<usize> {
         let of_level =
             |level: &Level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len());

@@ -34,8 +34,6 @@ pub(super) enum Author {
 pub(super) enum Form {
     /// Text; a whole number or a bool is its text.
     Text,
-    /// Text that has to be there and is not empty.
-    Required,
     Texts,
     Bool,
     /// A whole number from the first to the second.
@@ -219,11 +217,11 @@ macro_rules! table {
 
 /// All fields but the options of algorithms.
 static FIELDS: &[Field] = &table![
-    Go domain [Root, OverlayDomain], Form::Required;
+    Go domain [Root, OverlayDomain], Form::Text;
         "The domain that Envoy sends."
     Go domains [Overlay], Form::List(OverlayDomain);
         "Domains of a control plane, by name or pattern."
-    Go key DESCRIPTORS, Form::Required;
+    Go key DESCRIPTORS, Form::Text;
         "Key of an entry that Envoy sends, or a pattern with *."
     Go value OF_VALUE, Form::Text;
         "Value of the entry, or a pattern with *. Without it, each value has its own counter."

@@ -40,24 +40,38 @@ pub fn json_schema() -> Value {
 
 /// The maps of a section.
 fn object(section: Section) -> Value {
+    let required = match section {
+        Section::Root => Some("domain"),
+        Section::Descriptor => Some("key"),
+        Section::Replaced => Some("name"),
+        Section::Reservations => Some("ttl"),
+        _ => None,
+    };
     let mut properties = Map::new();
     for field in fields() {
-        if field.sections.contains(&section) {
-            properties.insert(field.key.to_owned(), property(&field));
+        let is_own = field.sections.contains(&section);
+        let value = if is_own && required == Some(field.key) {
+            let mut value = value(field.form);
+            value["minLength"] = json!(1);
+            described(value, field.doc)
+        } else if is_own {
+            property(&field)
         } else if is_ignored(section, &field) {
-            properties.insert(field.key.to_owned(), misplaced(&field));
-        }
+            misplaced(&field)
+        } else {
+            continue;
+        };
+        properties.insert(field.key.to_owned(), value);
     }
     let mut object = json!({
         "type": "object",
         "properties": properties,
         "additionalProperties": false,
     });
+    if let Some(required) = required {
+        object["required"] = json!([required]);
+    }
     match section {
-        Section::Root => object["required"] = json!(["domain"]),
-        Section::Descriptor => object["required"] = json!(["key"]),
-        Section::Replaced => object["required"] = json!(["name"]),
-        Section::Reservations => object["required"] = json!(["ttl"]),
         Section::RateLimit => object["anyOf"] = complete(),
         Section::Trial => object["minProperties"] = json!(1),
         _ => {}
@@ -67,7 +81,10 @@ fn object(section: Section) -> Value {
 
 /// A limit has an amount, or takes it from a plan.
 fn complete() -> Value {
-    let is = |key: &str, value: Value| json!({ "required": [key], "properties": { key: { "const": value } } });
+    let is = |key: &str, value: Value| {
+        let value = json!({ key: { "const": value } });
+        json!({ "required": [key], "properties": value })
+    };
     let amount = ["requests_per_unit", "unit"];
     let mut concurrency = is("algorithm", json!("concurrency"));
     concurrency["required"] = json!(["algorithm", amount[0]]);
@@ -91,11 +108,9 @@ fn is_ignored(section: Section, field: &Field) -> bool {
         && !(section == Section::Descriptor && AMOUNT.contains(&field.key))
 }
 
-/// The value of a field, which may be empty unless it is required.
+/// The value of a field that may be empty, unless it is a trial: an empty one is a mistake.
 fn property(field: &Field) -> Value {
     let value = match field.form {
-        Form::Required => json!({ "type": ["string", "integer", "boolean"], "minLength": 1 }),
-        // An empty trial is a mistake.
         Form::Map(Section::Trial) => reference(Section::Trial),
         form => json!({ "anyOf": [value(form), { "type": "null" }] }),
     };
@@ -104,7 +119,7 @@ fn property(field: &Field) -> Value {
 
 fn value(form: Form) -> Value {
     match form {
-        Form::Text | Form::Required => json!({ "type": ["string", "integer", "boolean"] }),
+        Form::Text => json!({ "type": ["string", "integer", "boolean"] }),
         Form::Texts => json!({ "type": "array", "items": value(Form::Text) }),
         Form::Bool => json!({ "type": "boolean" }),
         Form::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
@@ -115,9 +130,16 @@ fn value(form: Form) -> Value {
             json!({ "anyOf": [{ "enum": names() }, { "type": "string", "pattern": pattern }] })
         }
         Form::Pattern(title, pattern) => text_of(title, pattern),
-        Form::Patterns(title, pattern) => json!({
-            "anyOf": [{ "type": "array", "items": text_of(title, pattern) }, { "type": "string" }]
-        }),
+        Form::Patterns(title, pattern) => {
+            let one = pattern.trim_matches(['^', '$']);
+            let list = format!(r"^[\[\]]*\s*({one}(\s*,\s*{one})*\s*,?\s*)?[\[\]]*$");
+            json!({
+                "anyOf": [
+                    { "type": "array", "items": text_of(title, pattern) },
+                    text_of(title, &list),
+                ]
+            })
+        }
         Form::PatternByName(title, pattern) => by_name(&text_of(title, pattern)),
         Form::Map(section) => reference(section),
         Form::MapByName(section) => by_name(&reference(section)),
@@ -255,7 +277,7 @@ mod tests {
             names.collect::<Vec<_>>().join(", ")
         };
         match form {
-            Form::Text | Form::Required => "text".to_owned(),
+            Form::Text => "text".to_owned(),
             Form::Texts => "list of texts".to_owned(),
             Form::Bool => "`true` or `false`".to_owned(),
             Form::Whole(least, most) if most == u64::from(u32::MAX) => format!("{least} to 2^32-1"),
