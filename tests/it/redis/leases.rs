@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bb8_redis::redis;
 use futures_util::future::join_all;
@@ -104,14 +104,16 @@ fn explain(weir: &Weir, key: &str) -> serde_json::Value {
 
 /// Hits of a busy key cost a command for each block; each hit is counted in metrics as the limit's.
 #[tokio::test]
-async fn a_hundred_thousand_hits_of_a_key_are_a_hundred_commands() {
+async fn a_hundred_thousand_hits_of_a_key_are_few_commands() {
     let redis = RedisServer::start();
     let weir = start(&redis, &[("REPLICAS", "2")]);
     let client = weir.client().await;
-    let calls = 10_000;
+    let (calls, began) = (10_000, Instant::now());
     assert_eq!(admitted(&client, "route", 10, (calls, 64)).await, calls);
     let commands = redis.calls("incrby") + redis.calls("evalsha");
-    assert!(commands <= 100, "{commands} commands");
+    // A block is the hits of a tenth of a second: a busy machine, which is slower, has more of them.
+    let most = 100 + began.elapsed().as_millis() / 50;
+    assert!(u128::from(commands) <= most, "{commands} commands");
     let counted: u64 = redis.run(&["GET", &redis.keys()[0]]);
     let [drawn, answers] = ["weir_lease_drawn_hits_total", "weir_lease_answers_total"]
         .map(|series| weir.metric(series).expect("the series"));
