@@ -111,8 +111,9 @@ fn a_connection_that_has_made_many_calls_keeps_little() {
     let others: Vec<_> = (0..512).map(|_| connect(weir.grpc_addr())).collect();
     assert!(is_served(&weir));
     let (before, all) = (weir.resident_kib(), calls(1_000, true));
-    // On a busy machine the process takes 2 MiB more, however many they are.
-    let sockets: Vec<_> = (0..150)
+    // On a busy machine the process takes 2 MiB more, however many they are; and more of them than
+    // these would take longer than the others, which answer no ping, are open.
+    let sockets: Vec<_> = (0..75)
         .map(|_| {
             let mut socket = connect(weir.grpc_addr());
             socket.write_all(&all).expect("a server");
@@ -120,9 +121,10 @@ fn a_connection_that_has_made_many_calls_keeps_little() {
             socket
         })
         .collect();
-    assert_eq!(weir.metric("weir_connections"), Some(662.0));
+    assert_eq!(weir.metric("weir_connections"), Some(587.0));
     drop(others);
     let each = weir.resident_kib().saturating_sub(before) / sockets.len() as u64;
+    println!("{each} KiB each");
     assert!(each < 90, "{each} KiB");
 }
 
