@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use super::keys::{Author, Field, names};
+use super::keys::{self, Author, Field, names};
 use super::problem::{Grade, Problems, excerpt, quoted};
 use super::sections::Format;
 pub(super) use super::sections::Section;
@@ -156,7 +156,7 @@ pub(super) fn read<'n>(
     let mut fields = Fields {
         problems,
         node,
-        found: Vec::with_capacity(entries.len().min(section.keys().count())),
+        found: Vec::with_capacity(entries.len().min(keys::fields().len())),
         meant: Vec::new(),
         has_misplaced: false,
         is_valid: Cell::new(true),
@@ -190,7 +190,7 @@ fn report_misplaced(
     problems: &Problems,
     section: Section,
     (key, value): (&Node, &Node),
-    field: Field,
+    field: &Field,
 ) {
     let (known, sections) = (field.key, field.sections);
     let what = format!("'{known}' has no meaning {}", section.name());

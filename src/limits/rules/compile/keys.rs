@@ -2,7 +2,7 @@
 //! value, and its meaning. The reader, nearest names, messages about misplaced keys, the JSON Schema
 //! and the page of fields derive from it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use Author::{Go, Weir};
 use Section::{
@@ -135,7 +135,8 @@ const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";
 
 impl Section {
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
-        let own = fields().filter(move |field| field.sections.contains(&self));
+        let own = fields().iter();
+        let own = own.filter(move |field| field.sections.contains(&self));
         own.map(|field| field.key)
     }
 
@@ -146,13 +147,13 @@ impl Section {
 
     /// All keys of the sections of the same format.
     pub(super) fn of_format(self) -> impl Iterator<Item = &'static str> {
-        let near = fields().filter(move |field| self.is_near(field));
+        let near = fields().iter().filter(move |field| self.is_near(field));
         near.map(|field| field.key)
     }
 
     /// The field of that key, if a section of the same format has one.
-    pub(super) fn find_field(self, key: &str) -> Option<Field> {
-        let field = fields().find(|field| field.key == key);
+    pub(super) fn find_field(self, key: &str) -> Option<&'static Field> {
+        let field = fields().iter().find(|field| field.key == key);
         field.filter(|field| self.is_near(field))
     }
 
@@ -168,18 +169,22 @@ pub(super) fn names<T>(named: &[(&'static str, T)]) -> Vec<&'static str> {
 }
 
 /// All fields.
-pub(super) fn fields() -> impl Iterator<Item = Field> {
+pub(super) fn fields() -> &'static [Field] {
+    /// Made once, because each key of each map is looked up in it.
+    static ALL: LazyLock<Vec<Field>> = LazyLock::new(|| {
+        let options = OPTIONS.iter().map(|option| Field {
+            key: option.name,
+            author: Weir,
+            sections: &OF_OPTIONS,
+            form: with_field!(option.field, field => form_of(field)),
+            doc: option.doc,
+        });
+        FIELDS.iter().copied().chain(options).collect()
+    });
     fn form_of<O, V: InFiles>(_: fn(&mut O) -> &mut Option<V>) -> Form {
         V::FORM
     }
-    let options = OPTIONS.iter().map(|option| Field {
-        key: option.name,
-        author: Weir,
-        sections: &OF_OPTIONS,
-        form: with_field!(option.field, field => form_of(field)),
-        doc: option.doc,
-    });
-    FIELDS.iter().copied().chain(options)
+    &ALL
 }
 
 /// The largest whole number of a field that is not an amount of hits.

@@ -10,12 +10,12 @@ use super::fields::AMOUNT;
 use super::keys::{Author, Field, Form, fields};
 use super::sections::{Format, Section};
 
-/// The sections of a file, by their names in the schema.
+/// The sections of a file, by their names in the schema and on the page of fields.
 const SECTIONS: [(Section, &str); 8] = [
     (Section::Root, "file"),
     (Section::Descriptor, "descriptor"),
     (Section::RateLimit, "rate_limit"),
-    (Section::Replaced, "replaced"),
+    (Section::Replaced, "replaces"),
     (Section::Defaults, "defaults"),
     (Section::Trial, "trial"),
     (Section::Reservations, "reservations"),
@@ -55,9 +55,9 @@ fn object(section: Section) -> Value {
             value["minLength"] = json!(1);
             described(value, field.doc)
         } else if is_own {
-            property(&field)
-        } else if is_ignored(section, &field) {
-            misplaced(&field)
+            property(field)
+        } else if is_ignored(section, field) {
+            misplaced(field)
         } else {
             continue;
         };
@@ -179,8 +179,8 @@ fn misplaced(field: &Field) -> Value {
 /// and numbers with a fraction.
 fn ignored() -> Value {
     let own = definition(IGNORED);
-    let of_files = fields().filter(|field| home(field).is_some());
-    let property = |field: Field| match field.form {
+    let of_files = fields().iter().filter(|field| home(field).is_some());
+    let property = |field: &Field| match field.form {
         Form::Any => (field.key.to_owned(), json!({})),
         _ => (field.key.to_owned(), own.clone()),
     };
@@ -235,17 +235,12 @@ mod tests {
 
     #[test]
     fn the_page_of_fields_is_the_one_of_the_table() {
-        let rows = fields().map(|field| {
-            let places = PLACES
-                .iter()
-                .filter(|(section, _)| field.sections.contains(section));
+        let rows = fields().iter().map(|field| {
+            let sections = SECTIONS.iter().chain(&[(Section::Row, "row")]);
+            let places = sections.filter(|(section, _)| field.sections.contains(section));
             let places: Vec<_> = places.map(|(_, name)| *name).collect();
-            let (key, doc) = (field.key, field.doc);
-            format!(
-                "| `{key}` | {} | {} | {doc} |\n",
-                places.join(", "),
-                shape(field.form)
-            )
+            let (key, doc, shape) = (field.key, field.doc, shape(field.form));
+            format!("| `{key}` | {} | {shape} | {doc} |\n", places.join(", "))
         });
         // Keys of overlays only are none of files.
         let page: String = rows.filter(|row| !row.contains("|  |")).collect();
@@ -256,19 +251,6 @@ mod tests {
             "--lib schema::tests",
         );
     }
-
-    /// The sections that authors of files write, by their names on the page.
-    const PLACES: [(Section, &str); 9] = [
-        (Section::Root, "file"),
-        (Section::Descriptor, "descriptor"),
-        (Section::RateLimit, "`rate_limit`"),
-        (Section::Replaced, "`replaces`"),
-        (Section::Defaults, "`defaults`"),
-        (Section::Trial, "`trial`"),
-        (Section::Reservations, "`reservations`"),
-        (Section::Plan, "plan"),
-        (Section::Row, "row"),
-    ];
 
     /// The form of a value, in words.
     fn shape(form: Form) -> String {
