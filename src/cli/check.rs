@@ -317,7 +317,7 @@ impl CheckedFiles {
     }
 
     fn last_line(&self, paint: Paint) -> String {
-        let summary = self.summary();
+        let summary = &self.summary;
         let warned = counted(summary.warnings, "warning");
         let found = match (&self.rules, self.entries) {
             (Some(rules), _) => {
