@@ -118,12 +118,15 @@ impl Difference {
     fn compare_digests(&mut self, old: &Rules, new: &Rules) {
         for after in new.by_name.values().filter(|after| !old.shares(after)) {
             let name = one_line(&after.name);
-            let is_in = |limit: &str| limit.starts_with(&format!("{name}."));
+            let prefix = format!("{name}.");
             let Some(before) = old.by_name.get(after.name.as_bytes()) else {
                 continue;
             };
             let digests = [old.digest_of(before), new.digest_of(after)];
-            if digests[0] != digests[1] && !self.moves_shares && !self.limits().any(is_in) {
+            if digests[0] != digests[1]
+                && !self.moves_shares
+                && !self.limits().any(|limit| limit.starts_with(&prefix))
+            {
                 let [old, new] = digests.map(|digest| format!("{digest:016x}"));
                 let field = DIGEST;
                 self.changed.push(Changed {
