@@ -91,7 +91,7 @@ impl UsageRecords {
                 part.remove(key);
                 let mut record = Record::step(None, &tracking.settings, now, Hits::default());
                 record.add(&tracking.settings, *period, now, hits);
-                part.bytes += OVERHEAD + key.len() + record.bytes();
+                part.bytes += cost(key, &record);
                 let tracking = Arc::clone(tracking);
                 part.records
                     .put(key.into(), UsageEntry { tracking, record });
@@ -102,7 +102,7 @@ impl UsageRecords {
             let Some((key, entry)) = part.records.pop_lru() else {
                 break;
             };
-            part.bytes -= OVERHEAD + key.len() + entry.record.bytes();
+            part.bytes -= cost(&key, &entry.record);
             part.evicted += 1;
         }
     }
@@ -204,7 +204,7 @@ impl UsageRecords {
 impl Part {
     fn remove(&mut self, key: &[u8]) {
         if let Some(entry) = self.records.pop(key) {
-            self.bytes -= OVERHEAD + key.len() + entry.record.bytes();
+            self.bytes -= cost(key, &entry.record);
         }
     }
 }
@@ -214,6 +214,11 @@ impl UsageEntry {
     fn is_expired(&self, now: Micros) -> bool {
         now.since(self.record.last_seen) > self.record.keep_for(&self.tracking.settings)
     }
+}
+
+/// The bytes that a record takes with its key.
+fn cost(key: &[u8], record: &Record) -> usize {
+    OVERHEAD + key.len() + record.bytes()
 }
 
 /// The table of a record.
