@@ -550,12 +550,13 @@ fn counts_nothing(
     }
     let domain = OneLine(domain).to_string();
     let words: Vec<_> = entries.iter().map(EntryText::to_string).collect();
-    let mut shown: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
-    shown.insert(0, shell_word(&domain));
-    let (words, shown) = (words.join(" "), shown.join(" "));
-    let what = format!("no limit applies to {words} in the domain {domain}");
-    let remedy = format!("`weir explain --domain {shown}` shows why");
-    Failure::not_found(&format!("{what}; {remedy}"))
+    let for_shell: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+    Failure::not_found(&format!(
+        "no limit applies to {} in the domain {domain}; `weir explain --domain {} {}` shows why",
+        words.join(" "),
+        shell_word(&domain),
+        for_shell.join(" ")
+    ))
 }
 
 fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
