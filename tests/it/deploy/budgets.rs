@@ -571,8 +571,9 @@ fn serve(mut stream: TcpStream) {
         let event = format!("data: {text}\n\n");
         format!("{:x}\r\n{event}\r\n", event.len())
     };
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: \
-        chunked\r\n\r\n";
+    // Envoy sends the next request on another connection.
+    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\n\
+        transfer-encoding: chunked\r\n\r\n";
     let begin = event(r#"{"choices": [{"delta": {"content": "a"}}], "usage": null}"#);
     let usage = |total| {
         event(&format!(
