@@ -164,6 +164,8 @@ impl RedisFlags {
             setting!(self.redis_socket_type),
             setting!(self.redis_auth),
             setting!(self.redis_auth_file),
+            setting!(self.redis_sentinel_auth),
+            setting!(self.redis_sentinel_auth_file),
             setting!(self.redis_tls_cacert),
             setting!(self.redis_tls_client_cert),
             setting!(per_second.redis_persecond_url),

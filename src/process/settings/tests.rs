@@ -101,6 +101,7 @@ fn the_backend_follows_the_url() {
 fn a_setting_of_redis_without_its_url_is_refused() {
     let settings = [
         ["--redis-auth=hunter2", "REDIS_AUTH"],
+        ["--redis-sentinel-auth=hunter2", "REDIS_SENTINEL_AUTH"],
         ["--redis-tls", "REDIS_TLS"],
         ["--redis-persecond", "REDIS_PERSECOND"],
         ["--redis-persecond-url=r:6379", "REDIS_PERSECOND_URL"],
