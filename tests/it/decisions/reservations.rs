@@ -270,7 +270,7 @@ async fn reservations_during_an_outage() {
         LIMITS,
         &[
             ("REDIS_URL", &redis.url()),
-            ("STORE_TIMEOUT", "200ms"),
+            ("STORE_TIMEOUT", "1s"),
             ("RESPONSE_DYNAMIC_METADATA", "true"),
         ],
     );

@@ -10,7 +10,7 @@ use weir::core::proto::rate_limit_response::Code;
 
 use super::rule::{ALGORITHMS, all, answer, each, file, of_each_algorithm, request_of};
 use crate::support::proxy::{Forwarding, ListenerState, Proxy};
-use crate::support::wait::TIMEOUT;
+use crate::support::wait::{TIMEOUT, eventually_async};
 use crate::support::{Client, RedisServer, Weir};
 
 const AMOUNT: u32 = 100_000;
@@ -109,6 +109,19 @@ impl Caller {
     }
 }
 
+/// The settlements of all limits that had this result, from one scrape.
+fn settlements(weir: &Weir, result: &str) -> f64 {
+    let page = weir.get("/metrics").1;
+    let suffix = format!(",result=\"{result}\"}} ");
+    let series = page.lines().filter_map(|line| {
+        line.strip_prefix("weir_settlements_total{")?
+            .split_once(&suffix)
+    });
+    series
+        .map(|(_, count)| count.parse::<f64>().expect("a number"))
+        .sum()
+}
+
 /// A replica is killed while callers reserve and settle: they send again what it has not answered
 /// to another one, with the same id, and nothing counts twice or is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +163,8 @@ async fn a_replica_is_killed() {
             caller.other.is_none() && of_killed
         }));
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let is_busy = || (settlements(&killed, "matched") >= 10.0).then_some(());
+    assert!(eventually_async(is_busy).await.is_some());
     killed.signal("KILL");
     killed.wait();
     let mut moved = 0;
@@ -158,18 +172,12 @@ async fn a_replica_is_killed() {
         moved += u32::from(caller.await.expect("it ends"));
     }
     assert_eq!(moved, 30, "all of its callers were in the middle");
-    let expected: Vec<_> = expected
+    let charged: Vec<_> = expected
         .iter()
         .map(|(key, sum)| (key.clone(), sum.load(Ordering::Relaxed)))
         .collect();
-    until_used(&mut stays.client().await, &expected).await;
-    let repeated = |key: &str| {
-        let series = format!(
-            "weir_settlements_total{{domain=\"rule\",limit=\"{key}\",result=\"repeated\"}}"
-        );
-        stays.metric(&series).expect("a series")
-    };
-    let repeated: f64 = expected.iter().map(|(key, _)| repeated(key)).sum();
+    until_used(&mut stays.client().await, &charged).await;
+    let repeated = settlements(&stays, "repeated");
     assert!(
         repeated > 1.0,
         "{repeated} settlements were made and not answered"
@@ -182,7 +190,7 @@ async fn a_replica_is_killed() {
 async fn redis_is_gone_for_longer_than_the_ttl() {
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
-    let environment = [("REDIS_URL", &*proxy.url()), ("STORE_TIMEOUT", "300ms")];
+    let environment = [("REDIS_URL", &*proxy.url()), ("STORE_TIMEOUT", "1s")];
     let weir = Weir::start(&[("limits.yaml", &limits())], &environment);
     let client = &mut weir.client().await;
     let keys = keys();

@@ -55,7 +55,7 @@ impl Outage {
             }
         });
         let url = format!("127.0.0.1:{}", relay.port());
-        let environment = [("REDIS_URL", &*url), ("STORE_TIMEOUT", "300ms")];
+        let environment = [("REDIS_URL", &*url), ("STORE_TIMEOUT", "1s")];
         let weir = Weir::start(&[("limits.yaml", &file(LIMITS))], &environment);
         Self { redis, weir, calls }
     }

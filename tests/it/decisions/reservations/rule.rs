@@ -199,7 +199,7 @@ async fn a_failed_request_holds_nothing() {
         ("REDIS_URL", &*redis.url()),
         ("REDIS_PERSECOND", "true"),
         ("REDIS_PERSECOND_URL", &*absent.url()),
-        ("STORE_TIMEOUT", "500ms"),
+        ("STORE_TIMEOUT", "1s"),
     ];
     let weir = Weir::start(&[("limits.yaml", &file(limits))], &environment);
     let client = &mut weir.client().await;
