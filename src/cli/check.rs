@@ -81,7 +81,11 @@ impl DifferenceKind {
             Self::Added => ("added", first(all.added.iter())),
             Self::Removed => ("removed", first(all.removed.iter())),
             Self::Changed => ("changed", first(changed).or_else(|| first(all.rows.iter()))),
-            Self::Resets => ("resets", first(changed.filter(|one| one.resets))),
+            Self::Resets => {
+                let rows = || first(all.rows.iter().filter(|one| one.resets));
+                let limits = first(changed.filter(|one| one.resets));
+                ("resets", limits.or_else(rows))
+            }
         }
     }
 }
@@ -261,9 +265,15 @@ impl CheckedFiles {
         let options = check.read.options(old.to_owned());
         let revision = old.to_string_lossy();
         let at_revision = |options: &_| revision::read(options, &revision);
+        let of_revision = || read_all(&options, paths, at_revision);
         let read = match old.exists() {
+            true if revision::may_be(old) && of_revision().is_ok() => {
+                let what = "it is a path, and a revision of git as well".to_owned();
+                let remedy = format!("write ./{revision}, or a full name such as refs/heads/main");
+                Err(vec![Problem::whole(revision.to_string(), what, &remedy)])
+            }
             true => read(&options),
-            false => read_all(&options, paths, at_revision),
+            false => of_revision(),
         };
         let mut texts = Vec::new();
         let compiled = read.and_then(|read| {

@@ -1,7 +1,7 @@
 //! Limit files at a revision of git, for `weir check --diff`. Git writes them into a temporary
 //! folder, where they are read as all limit files are; the repository does not change.
 
-use std::path::Path;
+use std::path::{Component, Path};
 use std::process::Command;
 use std::{env, fs};
 
@@ -14,6 +14,12 @@ use crate::net::random;
 const EXTRACT: &str = r#"unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; mkdir "$4" &&
     git -C "$1" archive -o "$4.tar" "$2^{tree}" -- ${3:+"$3"} &&
     tar -xf "$4.tar" -C "$4""#;
+
+/// Whether a path can be a revision: it does not begin with `/`, `./` or `../`.
+pub(super) fn may_be(path: &Path) -> bool {
+    let first = path.components().next();
+    matches!(first, Some(Component::Normal(_)))
+}
 
 /// Reads the limit files of the path of `options` at a revision. Their names begin with it.
 ///

@@ -25,7 +25,7 @@ use crate::core::text;
 use crate::core::time::{Period, Span, Unit, people};
 
 /// The field of a domain whose limits are the same.
-const DIGEST: &str = "digest";
+pub(crate) const DIGEST: &str = "digest";
 
 /// Maximum characters of a path, or of the text of a field.
 const LONGEST_TEXT: usize = 200;
@@ -189,10 +189,14 @@ impl fmt::Display for Changed {
         let text = |ChangedField { field, old, new }: &_| format!("{field} {old} -> {new}");
         let fields: Vec<_> = self.fields.iter().map(text).collect();
         write!(out, "{}: {}", self.limit, fields.join(", "))?;
-        match self.resets {
-            true => out.write_str("; counters start at zero"),
-            false => Ok(()),
-        }
+        write_resets(out, self.resets)
+    }
+}
+
+fn write_resets(out: &mut fmt::Formatter<'_>, resets: bool) -> fmt::Result {
+    match resets {
+        true => out.write_str("; counters start at zero"),
+        false => Ok(()),
     }
 }
 
@@ -475,6 +479,9 @@ pub struct ChangedRows {
     pub changed: usize,
     /// The first of them, human-readable.
     pub first: Vec<String>,
+    /// Counters of a row have other keys: they start at zero.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resets: bool,
 }
 
 /// All own fields of a row: its plan, its meaning without the number of its limit, and its name.
@@ -492,6 +499,27 @@ fn says<'r>(
     Some((plan, meaning, table.rows.name(row)))
 }
 
+/// The rows by which the tables of a limit differ in two sets of rules, each with its numbers in
+/// both; none unless both have a table of their own.
+pub(crate) fn differing_rows<'r>(
+    old: (&'r Rules, &'r Limit),
+    new: (&'r Rules, &'r Limit),
+) -> impl Iterator<Item = [Option<RowNumber>; 2]> {
+    let tables = old.1.own_table().zip(new.1.own_table());
+    tables.into_iter().flat_map(move |(before, after)| {
+        let after_rows = after.rows.rows().filter_map(move |row| {
+            let known = before.rows.find(after.rows.value(row));
+            let same = known.is_some_and(|known| {
+                says(new.0, new.1, after, row) == says(old.0, old.1, before, known)
+            });
+            (!same).then_some([known, Some(row)])
+        });
+        let is_removed = move |row: &RowNumber| after.rows.find(before.rows.value(*row)).is_none();
+        let removed = before.rows.rows().filter(is_removed);
+        after_rows.chain(removed.map(|row| [Some(row), None]))
+    })
+}
+
 impl ChangedRows {
     /// Compares the rows of a limit in two sets of rules; `None` if both have the same, or one of
     /// them has no table of its own.
@@ -502,25 +530,27 @@ impl ChangedRows {
             table: one_line(&after.rows.file.document.name),
             ..Self::default()
         };
-        for row in after.rows.rows() {
-            let value = after.rows.value(row);
-            let Some(known) = before.rows.find(value) else {
-                all.added += 1;
-                all.name(value, || format!("added ({})", text(new, after, row)));
-                continue;
-            };
-            if says(new.0, new.1, after, row) != says(old.0, old.1, before, known) {
-                all.changed += 1;
-                all.name(value, || {
-                    format!("{} -> {}", text(old, before, known), text(new, after, row))
-                });
-            }
-        }
-        for row in before.rows.rows() {
-            let value = before.rows.value(row);
-            if after.rows.find(value).is_none() {
-                all.removed += 1;
-                all.name(value, || format!("removed ({})", text(old, before, row)));
+        for rows in differing_rows(old, new) {
+            match rows {
+                [Some(row), None] => {
+                    all.removed += 1;
+                    let what = || format!("removed ({})", text(old, before, row));
+                    all.name(before.rows.value(row), what);
+                }
+                [None, Some(row)] => {
+                    all.added += 1;
+                    let what = || format!("added ({})", text(new, after, row));
+                    all.name(after.rows.value(row), what);
+                }
+                [Some(known), Some(row)] => {
+                    all.changed += 1;
+                    let keys = [(old, before, known), (new, after, row)].map(key_of_row);
+                    all.resets |= matches!(&keys, [Some(old), Some(new)] if old != new);
+                    all.name(after.rows.value(row), || {
+                        format!("{} -> {}", text(old, before, known), text(new, after, row))
+                    });
+                }
+                [None, None] => {}
             }
         }
         (all.added + all.removed + all.changed > 0).then_some(all)
@@ -534,13 +564,33 @@ impl ChangedRows {
     }
 }
 
-/// The amount of a row, its plan, and its other fields.
-fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) -> String {
-    let (meaning, name) = (table.rows.meaning(row), table.rows.name(row));
+/// The limit of a row.
+fn limit_of<'r>(
+    (rules, limit): (&'r Rules, &'r Limit),
+    table: &LimitTable,
+    row: RowNumber,
+) -> LimitInForce<'r> {
+    let meaning = table.rows.meaning(row);
     let of_row = meaning.map(|meaning| LimitId::new(limit.id.domain, meaning.limit));
-    let limit = of_row.map_or(limit, |id| rules.limit(id));
-    let row = Some(row);
-    let in_force = LimitInForce { limit, row };
+    LimitInForce {
+        limit: of_row.map_or(limit, |id| rules.limit(id)),
+        row: Some(row),
+    }
+}
+
+/// The part of the keys of a row's counters that its fields decide; `None` without counters.
+fn key_of_row((of, table, row): ((&Rules, &Limit), &LimitTable, RowNumber)) -> Option<Vec<u8>> {
+    let mut tag = Vec::new();
+    let amount = limit_of(of, table, row).amount()?;
+    amount.algorithm.write_key_tag(&mut tag);
+    Some(tag)
+}
+
+/// The amount of a row, its plan, and its other fields.
+fn text(of: (&Rules, &Limit), table: &LimitTable, row: RowNumber) -> String {
+    let (meaning, name) = (table.rows.meaning(row), table.rows.name(row));
+    let in_force = limit_of(of, table, row);
+    let limit = in_force.limit;
     let amount = in_force.amount();
     let mut text = amount.map_or_else(|| "unlimited".to_owned(), rate_of);
     let mut texts = FieldTexts::default();
@@ -565,9 +615,10 @@ impl fmt::Display for ChangedRows {
             self.first.join("; ")
         )?;
         match added + removed + changed - self.first.len() {
-            0 => Ok(()),
-            more => write!(out, "; and {more} more"),
+            0 => {}
+            more => write!(out, "; and {more} more")?,
         }
+        write_resets(out, self.resets)
     }
 }
 

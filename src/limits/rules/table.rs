@@ -19,7 +19,7 @@ use super::display_name::display_name;
 use super::place::Place;
 
 /// The number of a row in its table, from 1 on, in the order of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowNumber(NonZeroU32);
 
 /// A row. Its texts are in the table.

@@ -268,6 +268,20 @@ fn check_names_what_starts_at_zero_and_fails_on_it() {
             "{error}"
         );
     }
+    let table = usual.replace("- key: user", "- key: user\n  table: rows.csv");
+    let [old, new] = ["old", "new"].map(|name| {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        write(&format!("{name}/a.yaml"), &table);
+        folder.path().join(name).to_string_lossy().into_owned()
+    });
+    for (unit, code) in [("day", 0), ("hour", 1)] {
+        let rows = |unit: &str| format!("value,unit,requests_per_unit\nann,{unit},7\n");
+        write("old/rows.csv", &rows("day"));
+        write("new/rows.csv", &rows(unit));
+        let output = weir(&["check", &new, "--diff", &old, "--fail-on", "resets"], &[]);
+        assert_eq!(output.status.code(), Some(code), "{}", stdout(&output));
+        assert_eq!(stdout(&output).contains(zero), code == 1);
+    }
 }
 
 #[test]
@@ -364,6 +378,16 @@ const REVISIONS: &[(&str, i32, &[&str])] = &[
             "ot a valid object name",
             "or a revision that has PATHS",
         ],
+    ),
+    (
+        "mkdir v1; cp limits/shop.yaml v1; $weir check limits/shop.yaml --diff v1",
+        1,
+        &["v1: error: it is a path, and a revision of git as well; write ./v1, or a full name"],
+    ),
+    (
+        "$weir check limits/shop.yaml --diff ./v1 --fail-on changed; rm -r v1",
+        0,
+        &["0 added, 0 removed, 0 changed"],
     ),
     (
         "$weir check limits/shop.yaml --diff=-x",
