@@ -40,6 +40,7 @@ use crate::live::overrides::read_overrides;
 use crate::process::settings::ReadFlags;
 use crate::service::rls::decode::{decode, decode_into};
 use engine::{Decided, Engine, Setup, Variant};
+use gate::Evidence;
 use result::{ConfigurationResult, ReplayDifference, ReplayReport};
 use tally::{Compare, ReplayTally, TimeSeries};
 use trace::{BadRows, Trace, TraceRow};
@@ -253,6 +254,7 @@ struct Pass {
     times: Option<(Micros, Micros)>,
     offered: TimeSeries,
     compare: Option<Compare>,
+    evidence: Evidence,
     bad: BadRows,
     /// The first request, which is explained where no limit is found.
     first: Option<Vec<u8>>,
@@ -337,6 +339,7 @@ impl Pass {
         }
         if let (Some(compare), [before, after]) = (&mut self.compare, &outcomes[..]) {
             compare.observe(row.at, before, after);
+            self.evidence.observe([before, after]);
         }
     }
 
@@ -346,7 +349,7 @@ impl Pass {
     /// Too many rows are bad, no row is a request, or none finds a limit.
     fn report(self, replay: &Replay, trace: Trace) -> anyhow::Result<ReplayReport> {
         let (warnings, why_none) = (trace.warnings(), trace.why_none());
-        let unused = trace.unused_templates();
+        let of_trace = trace.inconclusive();
         let mut bad = trace.bad;
         bad.merge(&self.bad);
         bad.check(self.rows)?;
@@ -354,7 +357,7 @@ impl Pass {
         self.check_found()?;
         let difference = match (self.compare, &self.runs[..]) {
             (Some(compare), [before, after]) => {
-                let inconclusive = gate::inconclusive([before, after], &unused);
+                let inconclusive = gate::inconclusive([before, after], &self.evidence, of_trace);
                 Some(ReplayDifference::new(&compare, inconclusive))
             }
             _ => None,

@@ -3,8 +3,8 @@
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
+use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::engine::Decided;
@@ -72,8 +72,6 @@ pub(super) struct ReplayTally {
     pub(super) admitted: TimeSeries,
     /// `None` is the limits that requests bring along.
     pub(super) limits: HashMap<Option<LimitId>, LimitTally>,
-    /// Unlimited ones that were asked.
-    pub(super) unlimited: HashSet<LimitId>,
     subjects: Bounded<SubjectTally, MAX_SUBJECTS>,
     /// Decisions on subjects beyond those that are kept.
     pub(super) uncounted: u64,
@@ -105,10 +103,7 @@ impl ReplayTally {
                 }
                 DecidedBy::Exempt => self.exempt += 1,
                 DecidedBy::NoLimit if is_unmatched => self.unmatched.add(request, slot),
-                DecidedBy::NoLimit | DecidedBy::Unlimited => {
-                    let found = outcome.limit.map(|found| found.limit.id);
-                    self.unlimited.extend(found);
-                }
+                DecidedBy::NoLimit | DecidedBy::Unlimited => {}
             }
         }
         for (check, _, limit) in decided.plan.trials() {

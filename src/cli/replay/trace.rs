@@ -188,10 +188,14 @@ impl Trace {
         }
     }
 
-    /// The templates of which no record has made a descriptor.
-    pub(crate) fn unused_templates(&self) -> Vec<String> {
+    /// Reasons for which it shows less than it seems to.
+    pub(crate) fn inconclusive(&self) -> Vec<String> {
         match &self.format {
             LineFormat::Records(records) => records.unused_templates(),
+            LineFormat::Requests(log) if log.is_of_refusals() => {
+                let remedy = "use lines of LOG_DECISIONS";
+                vec![format!("the trace has refused requests only; {remedy}")]
+            }
             LineFormat::Requests(_) => Vec::new(),
         }
     }

@@ -265,6 +265,7 @@ fn mistakes() -> Site {
     let site = Site::new(&[
         ("late.jsonl", &late),
         ("t.csv", "time,user\n1,ann\n"),
+        ("cut.csv", "time,user\n1,ann\n2"),
         ("usual.jsonl", &usual()),
         ("domain.jsonl", &usual().replace("\"d\"", "\"dd\"")),
         ("empty", "\n"),
@@ -287,6 +288,11 @@ fn mistakes() -> Site {
 /// Arguments, with limits in `old`, their exit codes, and a part of each error.
 const MISTAKES: &[(&[&str], i32, &str)] = &[
     (&["late.jsonl"], 1, "line 2 is 1m 40s before line 1"),
+    (
+        &["cut.csv", "--domain", "d", "--descriptor", "user={user}"],
+        1,
+        "line 3: it has 1 column, and the first line has 2",
+    ),
     (&["none.jsonl"], 1, "none.jsonl cannot be read"),
     (&["t.csv"], 1, "CSV and access logs need --descriptor"),
     (
@@ -433,6 +439,125 @@ fn a_gate_is_not_passed_by_rows_that_show_nothing() {
         );
         assert_eq!(error.is_empty(), reason.is_none(), "{arguments:?}: {error}");
     }
+}
+
+/// Two patterns, of which the first one matches all that the second does.
+const PATTERNS: [&str; 2] = [
+    "- { key: path, value: /a*, rate_limit: { unit: day, requests_per_unit: 3 } }\n",
+    "- { key: path, value: /*a, rate_limit: { unit: day, requests_per_unit: 5 } }\n",
+];
+
+const TABLE: &str =
+    "- { key: user, table: t.csv, rate_limit: { unit: day, requests_per_unit: 9 } }\n";
+const ROWS: &str = "value,unit,requests_per_unit,shadow_mode\nann,day,3,false\nzed,day,3,false\n";
+
+const REPLACING: &str = "- { key: user, rate_limit: { unit: day, requests_per_unit: 3, replaces: \
+    [{ name: p }] } }\n- { key: path, rate_limit: { unit: day, requests_per_unit: 3, name: p } }\n";
+
+/// Limits and rows of a table, what the second configuration has in the place of a text of them,
+/// the templates, and the reason for which the comparison shows nothing. All that `weir check
+/// --diff` reports is here.
+#[rustfmt::skip]
+const DIFFERENCES: &[(&[&str], &str, (&str, &str), &[&str], Option<&str>)] = &[
+    (&[TABLE], ROWS, ("ann,day,3", "ann,day,2"), &["user={user}"], None),
+    (&[TABLE], ROWS, ("ann,day,3", "ann,hour,3"), &["user={user}"], None),
+    (&[TABLE], ROWS, ("zed,day,3", "zed,day,2"), &["user={user}"],
+        Some("no row asks d.user for zed, which differs")),
+    (&[TABLE], ROWS, ("zed,day", "zoe,day,3,false\nzed,day"), &["user={user}"],
+        Some("no row asks d.user for zoe, which differs")),
+    (&[TABLE], ROWS, ("zed,day,3,false\n", ""), &["user={user}"],
+        Some("no row asks d.user for zed, which differs")),
+    (&[TABLE], ROWS, ("ann,day,3,false", "ann,day,2,true"), &["user={user}"],
+        Some("d.user for ann, which differs, is in shadow mode")),
+    (&[TABLE], ROWS, ("unit: 9", "unit: 8"), &["user={user} if {user}=ann"],
+        Some("no row asks d.user for values without a row, which differs")),
+    (&[TABLE], ROWS, ("unit: 9", "unit: 8"), &["user={user}"], None),
+    (&[TABLE], ROWS, ("table: t.csv, ", ""), &["user={user} if {user}=bob"],
+        Some("no row asks a row of the table of d.user, which differs")),
+    (&[TABLE], ROWS, ("table: t.csv, ", ""), &["user={user}"], None),
+    (&[REPLACING], "", (", replaces: [{ name: p }]", ""), &["user={user}"],
+        Some("d.user, which differs, replaces `p` in no row")),
+    (&[REPLACING], "", (", replaces: [{ name: p }]", ""), &["user={user} , path={path}"], None),
+    (&[REPLACING], "", ("3, name: p", "3, name: q"), &["user={user}", "path={path} if {user}=x"],
+        Some("no record makes a descriptor of path={path} if {user}=x")),
+    (&[REPLACING], "", ("3, name: p", "3, name: q"), &["path={path}"],
+        Some("d.path, whose name differs, is replaced in no row")),
+    (&[REPLACING], "", ("3, name: p", "3, name: q"), &["user={user} , path={path}"], None),
+    (&[REPLACING], "", ("3, name: p", "2, name: p"), &["user={user} , path={path}"],
+        Some("d.path, which differs, is replaced in all rows")),
+    (&PATTERNS, "", ("[0][1]", "[1][0]"), &["path={path}"],
+        Some("no row finds another limit of d, which differs")),
+    (&PATTERNS, "", ("[0][1]", "[1][0]"), &["path={path}a"], None),
+    (&[LIMITED], "", ("[0]", "[0]- { key: user, value: x }\n"), &["user={user}"],
+        Some("no row finds another limit of d, which differs")),
+    (&[LIMITED], "", ("[0]", "[0]- { key: user, value: ann }\n"), &["user={user}"], None),
+    (&[LIMITED], "", ("3 }", "3, on_store_failure: deny }"), &["user={user}"],
+        Some("d.user differs in on_store_failure, and no row has an outage")),
+    (&[LIMITED], "", ("day", "month, period: calendar"), &["user={user}"], None),
+    (&[LIMITED], "", ("{ unit: day, requests_per_unit: 3 }", "{ unlimited: true }"),
+        &["user={user}"], None),
+];
+
+const LIMITED: &str = "- { key: user, rate_limit: { unit: day, requests_per_unit: 3 } }\n";
+
+/// A difference that no row asked is named, of whichever kind it is.
+#[test]
+fn a_gate_is_only_passed_by_rows_that_ask_all_that_differs() {
+    let trace = "time,user,path,hits\n1,ann,/a,1\n2,bob,/b,1\n";
+    let site = Site::new(&[("t.csv", trace)]);
+    let all = "{ \"overrides\": [{ \"kind\": \"exempt\", \"domain\": \"d\", \"entries\": \
+        [{ \"key\": \"user\", \"value\": \"*\" }] }] }";
+    fs::write(site.path("overrides.json"), all).expect("written");
+    let gate = "t.csv --domain d --fail-if-newly-refused 99% --config before --config after";
+    for &(limits, rows, (from, to), templates, reason) in DIFFERENCES {
+        let usual = limits.concat();
+        let changed = match from.starts_with('[') {
+            true => (0..limits.len()).fold(to.to_owned(), |text, index| {
+                text.replace(&format!("[{index}]"), limits[index])
+            }),
+            false => usual.replace(from, to),
+        };
+        for (name, limits, rows) in [
+            ("before", usual, rows.to_owned()),
+            ("after", changed, rows.replace(from, to)),
+        ] {
+            let _ = fs::remove_dir_all(site.path(name));
+            fs::create_dir(site.path(name)).expect("a folder");
+            let text = format!("domain: d\ndescriptors:\n{limits}");
+            fs::write(site.path(name).join("d.yaml"), text).expect("written");
+            if limits.contains("t.csv") {
+                fs::write(site.path(name).join("t.csv"), rows).expect("written");
+            }
+        }
+        let templates = templates
+            .iter()
+            .flat_map(|template| ["--descriptor", template]);
+        let arguments: Vec<_> = gate.split(' ').chain(templates).collect();
+        let what = (from, to, &arguments);
+        let output = site.replay(&arguments, b"");
+        let error = stderr(&output);
+        let code = i32::from(reason.is_some());
+        assert_eq!(output.status.code(), Some(code), "{what:?}: {error}");
+        assert!(
+            error.contains(reason.unwrap_or_default()),
+            "{what:?}: {error}"
+        );
+        assert_eq!(error.is_empty(), reason.is_none(), "{what:?}: {error}");
+    }
+    // The last case is conclusive, unless an override decides.
+    let arguments = format!("{gate} --descriptor user={{user}} --overrides overrides.json");
+    let arguments: Vec<_> = arguments.split(' ').collect();
+    let output = site.replay(&arguments, b"");
+    let reason = "d.user, which differs, is only asked by subjects with an override";
+    assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    // A lower limit refuses others than those that a log of refusals has.
+    let log = r#"{"@timestamp":"2026-11-23T10:00:00Z","@message":"refused","domain":"d","descriptor":
+        "user=\"ann\"","hits":1}"#;
+    let arguments = gate.replace("t.csv --domain d", "-");
+    let arguments: Vec<_> = arguments.split(' ').collect();
+    let output = site.replay(&arguments, log.replace("\n        ", "").as_bytes());
+    let reason = "inconclusive: the trace has refused requests only";
+    assert!(stderr(&output).contains(reason), "{}", stderr(&output));
 }
 
 /// The access log of the example of Envoy: 22 requests of one client, of which two are refused, and

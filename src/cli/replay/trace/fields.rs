@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::{TraceRow, duration_of, time_of};
 use crate::admin::api::names::did_you_mean;
 use crate::cli::workload::{Requests, Template};
+use crate::core::time::people::counted;
 
 /// Names of the time of a record: our own, Envoy's, and names in other logs.
 const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
@@ -154,11 +155,14 @@ impl RecordReader {
         warnings
     }
 
-    /// The templates of which no record has made a descriptor.
+    /// A reason for each template of which no record has made a descriptor.
     pub(super) fn unused_templates(&self) -> Vec<String> {
         let unused = self.requests.templates.iter().filter(|one| !one.is_used);
-        let sources = unused.map(|one| one.source.escape_debug().to_string());
-        sources.collect()
+        let reason = |one: &Template| {
+            let source = one.source.escape_debug();
+            format!("no record makes a descriptor of {source}")
+        };
+        unused.map(reason).collect()
     }
 
     /// Why no record became a request.
@@ -263,6 +267,8 @@ struct Csv {
     reader: csv_core::Reader,
     text: Vec<u8>,
     ends: Vec<usize>,
+    /// Columns of the first line.
+    columns: usize,
 }
 
 /// Maximum number of columns.
@@ -274,6 +280,7 @@ impl Csv {
             reader: csv_core::Reader::new(),
             text: Vec::new(),
             ends: Vec::new(),
+            columns: 0,
         }
     }
 
@@ -298,6 +305,16 @@ impl Csv {
                 let what = "it ends within quotes, or has a line break: a record is one line";
                 return Err(what.to_owned());
             }
+        }
+        if self.columns == 0 {
+            self.columns = columns;
+        }
+        if columns != self.columns {
+            let own = counted(columns as u64, "column");
+            return Err(format!(
+                "it has {own}, and the first line has {}",
+                self.columns
+            ));
         }
         let mut start = 0;
         let field = |&end: &usize| &self.text[std::mem::replace(&mut start, end)..end];
@@ -434,15 +451,16 @@ mod tests {
             )))
         );
         assert_eq!(
-            row(",7,ann"),
+            row(",7,ann,,"),
             Ok(Some((7.0, "d 1 who=ann".to_owned()))),
             "a field is missing"
         );
-        assert_eq!(row("/a,8,"), Ok(None), "Envoy would ask nothing");
+        assert_eq!(row("/a,8,,,"), Ok(None), "Envoy would ask nothing");
         for (line, what) in [
-            ("/a,,ann", "no time"),
-            ("/a,x,ann", "`x` is no time"),
-            ("/a,5,ann,-1", "no hits"),
+            ("/a,,ann,,", "no time"),
+            ("/a,x,ann,,", "`x` is no time"),
+            ("/a,5,ann,-1,", "no hits"),
+            ("/a,5,ann", "it has 3 columns, and the first line has 5"),
             ("/a,5,\"ann", "within quotes"),
             ("/a,5,ann\r/b,6,bob", "a line break"),
         ] {

@@ -31,9 +31,16 @@ struct LogLine {
 pub(super) struct WeirLog {
     /// The log has decisions, which include all refusals.
     has_decisions: bool,
+    /// Refusals were read.
+    has_refusals: bool,
 }
 
 impl WeirLog {
+    /// Whether all requests of the log were refused.
+    pub(super) const fn is_of_refusals(&self) -> bool {
+        self.has_refusals && !self.has_decisions
+    }
+
     /// The row of a line; `None` if it is about no descriptor.
     ///
     /// # Errors
@@ -44,6 +51,7 @@ impl WeirLog {
         let is_decision = line.message.starts_with("decision");
         self.has_decisions |= is_decision;
         let is_refusal = line.message == "refused" && !self.has_decisions;
+        self.has_refusals |= is_refusal;
         let fields = line.domain.zip(line.descriptor).zip(line.hits);
         let fields = fields.filter(|_| is_decision || is_refusal);
         let Some(((domain, descriptor), hits)) = fields else {
