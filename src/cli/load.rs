@@ -174,6 +174,9 @@ fn check_usage(command: &LoadCommand) -> Result<(), UsageError> {
     let is_one = thresholds.len() == 1 && numbers.contains(&0);
     let are_distinct = numbers.len() == thresholds.len();
     let are_right = are_distinct && numbers.iter().all(|one| all.contains(one));
+    let time = command.time.unwrap_or(DEFAULT_TIME);
+    let slowest = command.ramp.map(|[first, last]| first.min(last));
+    let least = slowest.map(|slowest| (RAMP_STEPS as f64 / slowest).ceil());
     let mut names = HashSet::from([cpu::OWN]);
     let mut processes = command.pid.iter().map(|process| &*process.name);
     let what = if descriptors > MAX_DESCRIPTORS {
@@ -183,6 +186,10 @@ fn check_usage(command: &LoadCommand) -> Result<(), UsageError> {
             "--threshold: write one for all descriptors, or each with another number from 1 to \
              {descriptors}, such as 1=5/minute"
         )
+    } else if let Some(least) = least.filter(|least| time.as_secs_f64() < *least) {
+        format!("--ramp: a step is too short for one request; write --for {least}s or more")
+    } else if command.expect_ok.is_some() && command.hits.as_ref().is_some_and(Hits::are_none) {
+        "--expect-ok: requests of 0 hits count nothing; write --hits 1 or more".to_owned()
     } else if let Some(name) = processes.find(|name| !names.insert(name)) {
         let own = cpu::OWN;
         format!("--pid: `{name}` names another process as well; `{own}` is this one")

@@ -188,7 +188,10 @@ impl Tally {
         if let Ok(response) = &answered.result {
             let statuses = &response.statuses;
             let is_without = statuses.iter().any(is_without_limit);
-            let is_with = statuses.is_empty() || !statuses.iter().all(is_without_limit);
+            let is_limited = |status: &DescriptorStatus| {
+                status.current_limit.is_some() || status.code() == Code::OverLimit
+            };
+            let is_with = statuses.is_empty() || statuses.iter().any(is_limited);
             self.counts.without_limit += u64::from(is_without);
             self.counts.with_limit += u64::from(is_with);
         }
@@ -387,7 +390,8 @@ fn keep_time(
     let most = until.iterations.unwrap_or(u64::MAX);
     for count in 0..most {
         let due = arrivals.next(&mut random);
-        let Some(at) = begin.checked_add(due).filter(|_| due < end) else {
+        // The last interval ends with the time, although no call is due at its end.
+        let Some(at) = begin.checked_add(due.min(end)) else {
             return count;
         };
         loop {
@@ -399,6 +403,9 @@ fn keep_time(
                 return count;
             }
             thread::sleep(left.min(LONGEST_SLEEP));
+        }
+        if due >= end {
+            return count;
         }
         // The receiver is gone. What is due may be far more than could be counted one by one.
         if sender.blocking_send(at).is_err() {

@@ -174,7 +174,8 @@ impl LoadConnection {
     /// There is no answer, or one that is no message.
     pub(super) async fn call(&self, message: Bytes) -> Result<Bytes, Failure> {
         let attempts = async {
-            for _ in 1..ATTEMPTS {
+            let mut attempt = 1;
+            loop {
                 let (sender, generation) = self.sender().await?;
                 let answer = self.exchange(sender, message.clone()).await;
                 let kind = answer.as_ref().err().map(|failure| failure.kind);
@@ -182,12 +183,11 @@ impl LoadConnection {
                     let mut state = self.state.lock().await;
                     state.sender.take_if(|_| self.opened.get() == generation);
                 }
-                if kind != Some(FailureKind::NotBegun) {
+                if kind != Some(FailureKind::NotBegun) || attempt == ATTEMPTS {
                     return answer;
                 }
+                attempt += 1;
             }
-            let (sender, _) = self.sender().await?;
-            self.exchange(sender, message.clone()).await
         };
         let answer = timeout(self.timeout, attempts).await;
         answer.unwrap_or_else(|_| {

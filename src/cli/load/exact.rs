@@ -220,7 +220,7 @@ impl Exactness {
             let code = response.and_then(|response| code_of(response, index));
             let hits = descriptor.hits_addend.unwrap_or(1);
             if let Some(status) = response.and_then(|response| response.statuses.get(index)) {
-                self.compare_window(status);
+                self.compare_window(status, answered.between);
                 let is_free = status.current_limit.is_none() && status.code() == Code::Ok;
                 self.report.without_limit |= is_free;
             }
@@ -230,16 +230,20 @@ impl Exactness {
         }
     }
 
-    /// Notes a limit of another window, or one whose window ends later.
-    fn compare_window(&mut self, status: &DescriptorStatus) {
+    /// Notes a limit of another window, or one whose window ends at another time.
+    fn compare_window(&mut self, status: &DescriptorStatus, between: [Micros; 2]) {
         let (Some(limit), secs) = (&status.current_limit, self.threshold.secs()) else {
             return;
         };
         let reset = status.duration_until_reset.as_ref();
-        let is_longer = reset.is_some_and(|reset| reset.seconds > secs as i64);
+        // Both clocks round seconds.
+        let [most, least] = between.map(|at| (secs - at.0 / 1_000_000 % secs) as i64);
+        let is_inside = least <= most;
+        let ends = |reset: i64| (least - 2..=most + 1).contains(&reset);
+        let ends_elsewhere = reset.is_some_and(|reset| is_inside && !ends(reset.seconds));
         let (multiplier, unit) = (limit.unit_multiplier.unwrap_or(1).into(), unit_of(limit));
         let is_other = unit.is_none_or(|unit| unit.secs().saturating_mul(multiplier) != secs);
-        if self.report.other_limit.is_none() && (is_other || is_longer) {
+        if self.report.other_limit.is_none() && (is_other || ends_elsewhere) {
             let name = limit.unit().as_str_name().to_lowercase();
             let until = reset.map_or(0, |reset| reset.seconds);
             let (hits, unit) = (limit.requests_per_unit, window(multiplier, &name));

@@ -19,6 +19,9 @@ use crate::limits::rules::compile::OneLine;
 /// CPU time that is measured, in µs: ten ticks of the kernel.
 const LEAST_CPU_MICROS: f64 = 100_000.0;
 
+/// With more requests without an answer, the 99th percentile is the time of one of them.
+const LARGEST_SHARE_MISSING: f64 = 0.01;
+
 /// The latencies that a result has.
 const QUANTILES: [(&str, f64); 5] = [
     ("p50", 0.5),
@@ -78,6 +81,7 @@ pub(super) fn step(rate: Option<f64>, before: &Tally, after: &Tally) -> LoadStep
         ("errors", sent - of(Tally::answered)),
         ("p50_ms", quantile(&latency, 0.5)),
         ("p99_ms", quantile(&latency, 0.99)),
+        ("not_sent", of(|tally| tally.counts.not_sent)),
     ])
 }
 
@@ -116,7 +120,9 @@ impl LoadReport {
         let is_checked = expected_ok.is_some() || !thresholds.is_empty();
         let exact = tally.answered() == sent
             && tally.counts.with_limit > 0
-            && expected_ok.is_none_or(|expected| expected == tally.counts.ok)
+            && expected_ok.is_none_or(|expected| {
+                expected == tally.counts.ok && tally.counts.without_limit == 0
+            })
             && thresholds.iter().all(ExactnessReport::is_exact);
         let is_of_all = |one: &mut ExactnessReport| one.descriptor.is_none();
         let threshold = thresholds.pop_if(is_of_all);
@@ -141,16 +147,27 @@ impl LoadReport {
     pub(super) fn compare(&mut self, max_p99: Option<Duration>, max_errors: Option<u64>) {
         let most = max_p99.map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e3);
         let is_ramp = !is_whole(&self.steps);
-        for step in self.steps.iter().filter(|step| step["p99_ms"] > most) {
+        for step in self.steps.iter().filter(|_| max_p99.is_some()) {
             let (p99, rate) = (step["p99_ms"], step["rate"]);
             let rate = is_ramp.then(|| format!(" at {rate:.0} a second"));
             let rate = rate.unwrap_or_default();
-            let line = format!("p99{rate} is {p99:.2} ms, at most {most} ms are asked for");
-            self.exceeded.push(line);
+            let missing = step["errors"] + step["not_sent"];
+            let all = step["ok"] + step["over_limit"] + missing;
+            if p99 > most {
+                let line = format!("p99{rate} is {p99:.2} ms, at most {most} ms are asked for");
+                self.exceeded.push(line);
+            } else if missing > all * LARGEST_SHARE_MISSING {
+                let line = format!("p99{rate} is unknown: {missing} of {all} have no answer");
+                self.exceeded.push(line);
+            }
+        }
+        let is_gate = max_p99.is_some() || max_errors.is_some();
+        if is_gate && self.answered > 0 && self.counts.with_limit == 0 {
+            self.exceeded.push("no answer named a limit".to_owned());
         }
         let has_sent = |step: &&LoadStep| step["per_second"] > 0.0;
         let steps = self.steps.iter().filter(has_sent).count();
-        if is_ramp && steps < RAMP_STEPS && (max_p99.is_some() || max_errors.is_some()) {
+        if is_ramp && steps < RAMP_STEPS && (is_gate || self.exact.is_some()) {
             let line = format!("only {steps} of {RAMP_STEPS} steps have sent requests");
             self.exceeded.push(line);
         }
@@ -250,6 +267,9 @@ impl LoadReport {
         if let Some(expected) = self.expected_ok.filter(|expected| *expected != ok) {
             let [ok, expected] = [ok, expected].map(grouped);
             text += &format!("; {ok} were answered OK instead of {expected}");
+        }
+        if self.expected_ok.is_some() && self.counts.without_limit > 0 {
+            text += "; descriptors without a limit show nothing";
         }
         let thresholds = self.threshold.iter().chain(&self.thresholds);
         thresholds.fold(text, |text, report| text + &report.findings())

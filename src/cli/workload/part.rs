@@ -226,6 +226,11 @@ impl Hits {
         }
     }
 
+    /// Whether all hits are 0.
+    pub(in crate::cli) const fn are_none(&self) -> bool {
+        matches!(self.0, Number::Uniform(_, 0))
+    }
+
     /// The hits of the next descriptor.
     pub(super) fn draw(&self, random: &mut SmallRng) -> u64 {
         self.0.draw(random)

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::net::TcpListener;
 
 use crate::operators::cli::{folder_with, weir};
 use crate::support::certificates::{Authority, Files};
@@ -146,8 +147,9 @@ fn assert_counts_are_those_of(service: &Weir, result: &Value) {
 
 const PER_USER: &[(&str, &str)] = &[(
     "demo.yaml",
-    "domain: demo\ndescriptors: [{ key: user, rate_limit: { unit: day, \
-     requests_per_unit: 100 } }]\n",
+    "domain: demo\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 100 } }, \
+     { key: free, rate_limit: { unlimited: true } }, { key: tokyo, rate_limit: { unit: day, \
+     requests_per_unit: 5, period: calendar, timezone: Asia/Tokyo } }]\n",
 )];
 
 /// A comparison that shows nothing fails, and says why.
@@ -160,6 +162,21 @@ async fn a_load_that_cannot_show_anything_fails() {
     let cases = [
         ("other=a", "--expect-ok", "9", Some(none)),
         ("other=a", "--threshold", "5/day", Some(none)),
+        ("other=a", "--max-p99", "1h", Some(none)),
+        ("other=a", "--max-errors", "0", Some(none)),
+        ("free=a", "--expect-ok", "9", Some(none)),
+        (
+            "user=with , other=a",
+            "--expect-ok",
+            "9",
+            Some("descriptors without a limit show nothing"),
+        ),
+        (
+            "tokyo=a",
+            "--threshold",
+            "5/day",
+            Some("an answer named a limit of another window: 5/day"),
+        ),
         ("user={sequence}", "--threshold", "100/day", Some(untested)),
         ("user=unit", "--threshold", "5/hour", Some(other)),
         (
@@ -202,6 +219,60 @@ async fn a_load_that_cannot_show_anything_fails() {
         // Only the tenth request of the server has no answer.
         assert!(code == 1 || !printed.contains("error"), "{printed}");
     }
+    // An error that comes at once is no fast answer.
+    let (_toy, address) = Toy::start(Fault::Error).await;
+    let slow = [
+        "--descriptor",
+        "user=a",
+        "--iterations",
+        "15",
+        "--max-p99",
+        "1h",
+    ];
+    let output = load(address, &slow).await;
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let reason = "exceeded  p99 is unknown: 1 of 15 have no answer";
+    assert!(printed.contains(reason), "{printed}");
+}
+
+/// Each attempt of a call has a connection of its own, also the first one after a call that no
+/// attempt began.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_a_server_never_begins_are_made_on_other_connections() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.expect("HTTP/2");
+                while let Some(Ok((_, mut answer))) = connection.accept().await {
+                    answer.send_reset(h2::Reason::REFUSED_STREAM);
+                }
+            });
+        }
+    });
+    let one = [
+        "--connections",
+        "1",
+        "--concurrency",
+        "1",
+        "--timeout",
+        "30s",
+    ];
+    let two = [
+        "--descriptor",
+        "user=a",
+        "--iterations",
+        "2",
+        "--format",
+        "json",
+    ];
+    let output = load(address, &[one, two].concat()).await;
+    let printed = result(&output);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert_eq!(printed["errors"]["not begun"]["count"], 2, "{printed}");
+    assert_eq!(printed["reconnections"], 5, "{printed}");
 }
 
 /// The rate rises in ten steps; the result has each, and gates hold for each.
@@ -235,7 +306,10 @@ async fn a_ramp_reports_its_steps() {
     let due = sum("ok") + printed["not_sent"].as_f64().expect("a number");
     assert!((325.0..=340.0).contains(&due), "{printed}");
     let seconds = printed["seconds"].as_f64().expect("a number");
-    assert!((2.5..30.0).contains(&seconds), "{printed}");
+    assert!(
+        (3.0..30.0).contains(&seconds),
+        "each step has its time: {printed}"
+    );
     let mean = sum("per_second") / 10.0;
     assert!((20.0..200.0).contains(&mean), "{printed}");
 
@@ -508,6 +582,16 @@ const WRONG: &[(&str, &[&str], &str)] = &[
     ("a=b", &["--for", "0s"], "more than 0"),
     ("a=b", &["--threshold", "10/week"], "100/minute"),
     ("a=b", &["--ramp", "0..5k"], "1 to 1G"),
+    (
+        "a=b",
+        &["--ramp", "1..20", "--for", "500ms"],
+        "a step is too short for one request; write --for 10s or more",
+    ),
+    (
+        "a=b",
+        &["--hits", "0", "--expect-ok", "9"],
+        "requests of 0 hits count nothing",
+    ),
     ("a=b", &["--header", "te: x"], "te cannot be set"),
     ("a=b", &["--pid", "weir=4294967295"], "there is no process"),
     ("a=b", &["--concurrency", "0"], "write 1 to 100000"),
