@@ -17,8 +17,11 @@ use serde_json::{Value, json};
 
 use super::admin::{AdminFlags, AdminQuery, Call, Service, with_query};
 use super::entries::{self, read_exact};
+use super::overrides::order;
 use super::{UnusableFiles, UsageError, print, success_if};
-use crate::admin::api::explain::{ExplainTarget, ExplainedDescriptor, Level, Report, State};
+use crate::admin::api::explain::{
+    ExplainTarget, ExplainedDescriptor, Level, Report, Reserved, Shown, State, Tried,
+};
 use crate::admin::api::reply::Failure;
 use crate::admin::api::status::now;
 use crate::admin::api::subject;
@@ -129,10 +132,12 @@ fn differences(first: &Report, other: &Report, address: &str) -> Vec<String> {
 fn facts(descriptor: &ExplainedDescriptor) -> IndexMap<String, Value> {
     let limit = descriptor.limit.as_ref();
     let mut facts = limit.map(|limit| limit.fields.clone()).unwrap_or_default();
-    // Places in files, which may have other names.
-    facts.retain(|name, _| !["table", "row"].contains(&&**name));
+    // Places in files, which may have other names, and the number of all rows.
+    facts.retain(|name, _| !["table", "row", "rows"].contains(&&**name));
     facts.insert("limit".to_owned(), json!(limit.map(|limit| &limit.path)));
     facts.insert("outcome".to_owned(), json!(descriptor.outcome));
+    let overridden = descriptor.overridden.as_ref();
+    facts.insert("override".to_owned(), json!(overridden.map(order)));
     facts.insert("refused now".to_owned(), json!(descriptor.refused_now));
     facts
 }
@@ -253,42 +258,69 @@ fn text(report: &Report) -> String {
         for level in &own.levels {
             let _ = writeln!(text, "  {:width$}  {}", level.entry, level_text(level));
         }
-        if let Some(limit) = &own.limit {
-            let unusual = |(name, value): (&String, &Value)| match (&**name, &*print::plain(value))
-            {
-                (_, "false") | ("commit", "each") => None,
-                ("trial", _) if own.trial.is_some() => None,
-                (name, value) => Some(format!("{name} {}", OneLine(value))),
-            };
-            let fields: Vec<_> = limit.fields.iter().filter_map(unusual).collect();
-            let _ = writeln!(text, "  limit    {}", fields.join(", "));
-            let _ = writeln!(text, "  from     {}", limit.from);
-        }
-        if let Some(counter) = &own.counter {
-            let _ = writeln!(text, "  counter  {}", OneLine(counter));
-        }
-        if let Some(live) = &own.live {
-            let _ = writeln!(text, "  now      {}", state_text(live, zone(own)));
-            if let Some(held) = live.held {
-                let _ = writeln!(text, "  lease    {} held by this replica", hits(held));
+        for (name, line) in LINES {
+            if let Some(line) = line(own) {
+                let _ = writeln!(text, "  {name:<9}{line}");
             }
-        }
-        if let Some(reserved) = own.live.as_ref().and_then(|live| live.reserved.as_ref()) {
-            let made = counted(reserved.reservations, "reservation");
-            let (hits, oldest) = (hits(reserved.hits), people::span(reserved.oldest_seconds));
-            let _ = writeln!(text, "  held     {made}, {hits}, the oldest for {oldest}");
-        }
-        if let Some(trial) = &own.trial {
-            let now = |live| format!(": {}", state_text(live, zone(own)));
-            let now = trial.live.as_ref().map_or_else(String::new, now);
-            let _ = writeln!(text, "  trial    {}{now}", OneLine(&trial.amount));
-            let _ = writeln!(text, "           {}", OneLine(&trial.counter));
         }
     }
     for line in &report.differs {
         let _ = writeln!(text, "differs: {line}");
     }
     text
+}
+
+/// A line of an explanation; `None` where it has nothing to say.
+type Line = fn(&ExplainedDescriptor) -> Option<String>;
+
+/// The lines below the levels, with their names. A feature has its own lines.
+const LINES: [(&str, Line); 8] = [
+    ("limit", |own| {
+        own.limit.as_ref().map(|limit| limit_text(limit, own))
+    }),
+    ("from", |own| Some(own.limit.as_ref()?.from.clone())),
+    ("counter", |own| {
+        Some(OneLine(own.counter.as_ref()?).to_string())
+    }),
+    ("now", |own| Some(state_text(own.live.as_ref()?, zone(own)))),
+    ("lease", |own| {
+        Some(format!(
+            "{} held by this replica",
+            hits(own.live.as_ref()?.held?)
+        ))
+    }),
+    ("held", |own| {
+        own.live.as_ref()?.reserved.as_ref().map(reserved_text)
+    }),
+    ("trial", |own| {
+        own.trial.as_ref().map(|trial| trial_text(trial, own))
+    }),
+    ("", |own| {
+        Some(OneLine(&own.trial.as_ref()?.counter).to_string())
+    }),
+];
+
+/// The fields that differ from their defaults, except those that have a line of their own.
+fn limit_text(limit: &Shown, own: &ExplainedDescriptor) -> String {
+    let unusual = |(name, value): (&String, &Value)| match (&**name, &*print::plain(value)) {
+        (_, "false") | ("commit", "each") => None,
+        ("trial", _) if own.trial.is_some() => None,
+        (name, value) => Some(format!("{name} {}", OneLine(value))),
+    };
+    let fields: Vec<_> = limit.fields.iter().filter_map(unusual).collect();
+    fields.join(", ")
+}
+
+fn reserved_text(reserved: &Reserved) -> String {
+    let made = counted(reserved.reservations, "reservation");
+    let (hits, oldest) = (hits(reserved.hits), people::span(reserved.oldest_seconds));
+    format!("{made}, {hits}, the oldest for {oldest}")
+}
+
+fn trial_text(trial: &Tried, own: &ExplainedDescriptor) -> String {
+    let now = |live| format!(": {}", state_text(live, zone(own)));
+    let now = trial.live.as_ref().map_or_else(String::new, now);
+    format!("{}{now}", OneLine(&trial.amount))
 }
 
 /// The zone of the calendar that the limit follows.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::arguments::{check_values, entries, exact_entries, rate, until};
+pub(super) use self::output::order;
 use super::admin::{AdminQuery, Call, with_query};
 use super::{UsageError, print};
 use crate::admin::api::overrides as api;

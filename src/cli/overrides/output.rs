@@ -125,7 +125,8 @@ fn sentence(record: &Record) -> String {
     OneLine(&format!("{order} {entries} in {}, {until}", record.domain)).to_string()
 }
 
-fn order(record: &Record) -> String {
+/// The kind of an override, with its amounts.
+pub(in crate::cli) fn order(record: &Record) -> String {
     let mut order = record.kind.clone();
     let rates = [
         ("by", &record.add),

@@ -93,6 +93,58 @@ async fn replicas_with_other_limits_differ() {
     by_replica(&[&one, &same, &other], &first);
 }
 
+/// Another row, another domain and another order do not decide these requests; an override does.
+#[test]
+fn only_differences_that_decide_the_request_are_named() {
+    let table = "domain: shop\ndescriptors:\n- key: user\n  table: rows.csv\n  rate_limit: { unit: \
+        year, requests_per_unit: 9 }\n- key: path\n  value: /a*\n  rate_limit: { unit: year, \
+        requests_per_unit: 9 }\n- key: path\n  value: /*b\n  rate_limit: { unit: year, \
+        requests_per_unit: 8 }\n";
+    let (head, patterns) = table.split_at(table.find("- key: path").expect("a pattern"));
+    let (first, second) = patterns.split_at(patterns.rfind("- key: path").expect("a pattern"));
+    let turned = [head, second, first].concat();
+    let rows = "value,unit,requests_per_unit\nann,year,5\n";
+    let more = [rows, "zed,year,4\n"].concat();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("overrides.json");
+    let raise = r#"{"overrides": [{"kind": "raise", "domain": "shop", "entries": [{"key": "user",
+        "value": "ann"}], "to": {"requests_per_unit": 7, "unit": "year"}}]}"#;
+    std::fs::write(&file, raise).expect("written");
+    let overrides = [("OVERRIDES_FILE", file.to_str().expect("UTF-8"))];
+    let one = Weir::start(&[("a.yaml", table), ("rows.csv", rows)], &[]);
+    let raised = Weir::start(&[("a.yaml", table), ("rows.csv", rows)], &overrides);
+    let another = limits(1).replace("domain: shop", "domain: e");
+    let other = [
+        ("a.yaml", &*turned),
+        ("e.yaml", &another),
+        ("rows.csv", &more),
+    ];
+    let other = Weir::start(&other, &[]);
+    let [one, raised, other] =
+        [&one, &raised, &other].map(|weir| weir.listener("debug").to_string());
+    let explain = [
+        "explain", "-d", "shop", "user=ann", ",", "user=bob", ",", "path=/ax",
+    ];
+    let lines = |arguments: &[&str], admin: String| -> Vec<String> {
+        let text = stdout(&command(arguments, &admin));
+        let differing = text.lines().filter(|line| line.starts_with("differs"));
+        differing.map(str::to_owned).collect()
+    };
+    assert_eq!(lines(&explain, format!("{one},{other}")), [""; 0]);
+    let order = ["explain", "-d", "shop", "path=/ab"];
+    let expected = format!(
+        "differs: {other}: path=/ab: rate 8 per year, not 9 per year; limit shop.path_/*b, not \
+         shop.path_/a*"
+    );
+    assert_eq!(lines(&order, format!("{one},{other}")), [expected]);
+    let by_override = lines(&explain, format!("{one},{raised}"));
+    let expected = format!("differs: {raised}: user=ann: override raise to 7");
+    assert!(
+        by_override.len() == 1 && by_override[0].starts_with(&expected),
+        "{by_override:?}"
+    );
+}
+
 /// Texts of their own.
 fn own((one, other): (&str, &str)) -> (String, String) {
     (one.to_owned(), other.to_owned())
