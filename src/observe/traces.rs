@@ -109,11 +109,8 @@ pub fn start(options: Options) -> Result<Traces, Error> {
         .with_resource(resource.clone())
         .with_span_processor(queue)
         .build();
-    let sdk = provider.tracer_with_scope(
-        InstrumentationScope::builder("weir")
-            .with_version(env!("CARGO_PKG_VERSION"))
-            .build(),
-    );
+    let scope = InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION"));
+    let sdk = provider.tracer_with_scope(scope.build());
 
     let connector = otlp::connector(&options)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -121,9 +118,8 @@ pub fn start(options: Options) -> Result<Traces, Error> {
     let run = move || {
         runtime.block_on(async {
             let exporter = Exporter::new(options, connector, &resource);
-            queued
-                .export(stopped, async |spans| exporter.export(spans).await)
-                .await;
+            let export = async |spans| exporter.export(spans).await;
+            queued.export(stopped, export).await;
         });
         runtime.shutdown_background();
         drop(end);

@@ -57,9 +57,8 @@ impl Default for Quota {
 impl Quota {
     /// Begins the next second.
     pub(super) fn renew(&self) {
-        self.0
-            .iter()
-            .for_each(|taken| taken.store(0, Ordering::Relaxed));
+        let all = self.0.iter();
+        all.for_each(|taken| taken.store(0, Ordering::Relaxed));
     }
 
     /// Takes one sample; false: there were enough in this second.
@@ -183,10 +182,8 @@ impl Unmatched {
         let domains = kept.domains.iter().filter(|(domain, _)| is_asked(domain));
         let mut domains: Vec<_> = domains.collect();
         domains.sort_by(|(one, a), (other, b)| b.seen.cmp(&a.seen).then_with(|| one.cmp(other)));
-        let domains = domains.into_iter();
-        domains
-            .map(|(domain, samples)| samples.report(domain))
-            .collect()
+        let report = |(domain, samples): (&Box<[u8]>, &Samples)| samples.report(domain);
+        domains.into_iter().map(report).collect()
     }
 }
 
@@ -207,16 +204,12 @@ impl Samples {
     /// Adds a sample. It replaces an equal one or, if there are enough, the oldest of the kind that
     /// has most.
     fn add(&mut self, kind: u64, texts: &[u8], is_whole: bool) {
-        let equal = self
-            .descriptors
-            .iter()
-            .position(|known| known.texts == texts);
+        let mut known = self.descriptors.iter();
+        let equal = known.position(|known| known.texts == texts);
         let is_full = self.descriptors.len() >= MAX_DESCRIPTORS;
         let dropped = equal.or_else(|| is_full.then(|| self.oldest_of_most(kind))?);
-        let mut kept = dropped
-            .and_then(|index| self.descriptors.remove(index))
-            .map(|dropped| dropped.texts)
-            .unwrap_or_default();
+        let dropped = dropped.and_then(|index| self.descriptors.remove(index));
+        let mut kept = dropped.map_or_else(Vec::new, |dropped| dropped.texts);
         kept.clear();
         kept.extend_from_slice(texts);
         self.descriptors.push_back(Sample {
@@ -234,23 +227,22 @@ impl Samples {
             alike.count() + usize::from(kind == next)
         };
         // Of several, the first.
-        (0..self.descriptors.len())
-            .rev()
-            .max_by_key(|&index| count(self.descriptors[index].kind))
+        let all = (0..self.descriptors.len()).rev();
+        all.max_by_key(|&index| count(self.descriptors[index].kind))
     }
 
     fn report(&self, domain: &[u8]) -> UnmatchedDomain {
-        let descriptor = |sample: &Sample| UnmatchedDescriptor {
-            entries: entries(&sample.texts)
-                .map(|entry| EntryText {
-                    key: text(entry.key),
-                    value: text(entry.value),
-                })
-                .collect(),
-            subject: sample
-                .is_whole
-                .then(|| key::Subject::new(domain, entries(&sample.texts)).to_string()),
-            seen_at: Timestamp::from_second(sample.seen.cast_signed()).unwrap_or_default(),
+        let entry = |entry: Entry<'_>| EntryText {
+            key: text(entry.key),
+            value: text(entry.value),
+        };
+        let descriptor = |sample: &Sample| {
+            let subject = || key::Subject::new(domain, entries(&sample.texts)).to_string();
+            UnmatchedDescriptor {
+                entries: entries(&sample.texts).map(entry).collect(),
+                subject: sample.is_whole.then(subject),
+                seen_at: Timestamp::from_second(sample.seen.cast_signed()).unwrap_or_default(),
+            }
         };
         let descriptors = self.descriptors.iter().rev().map(descriptor).collect();
         UnmatchedDomain {

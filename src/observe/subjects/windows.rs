@@ -143,12 +143,10 @@ impl Windows {
 
 impl SketchRing {
     fn new(length: Duration, pane_bytes: usize) -> Self {
-        let closed = (0..CLOSED)
-            .map(|_| (Duration::ZERO, Pane::new(pane_bytes)))
-            .collect();
+        let pane = |_| (Duration::ZERO, Pane::new(pane_bytes));
         Self {
             length,
-            closed,
+            closed: (0..CLOSED).map(pane).collect(),
             open: Pane::new(pane_bytes),
             begin: Duration::ZERO,
             end: length,
@@ -166,16 +164,15 @@ impl SketchRing {
                 return;
             };
             oldest.clear();
-            self.closed
-                .push_back((self.begin, std::mem::replace(&mut self.open, oldest)));
+            let closed = std::mem::replace(&mut self.open, oldest);
+            self.closed.push_back((self.begin, closed));
             // A pane that is closed late includes everything until now. The next one begins now.
             self.begin = now;
             self.end = self.end.saturating_add(self.length);
         }
         let behind = Duration::from_nanos((now.as_nanos() % self.length.as_nanos()) as u64);
-        self.end = self
-            .end
-            .max(now.saturating_sub(behind).saturating_add(self.length));
+        let next = now.saturating_sub(behind).saturating_add(self.length);
+        self.end = self.end.max(next);
     }
 
     fn panes(&self) -> impl Iterator<Item = &Pane> {

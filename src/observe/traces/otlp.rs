@@ -160,12 +160,11 @@ impl Exporter {
                 Transport::Grpc(client) => self.call(client.clone(), request).await,
             }
         };
-        let answer = tokio::time::timeout(timeout, sent)
-            .await
-            .map_err(|_| ExportError::Late(timeout))??;
-        Ok(answer
-            .partial_success
-            .map_or(0, |partial| partial.rejected_spans.unsigned_abs()))
+        let answer = tokio::time::timeout(timeout, sent).await;
+        let partial = answer
+            .map_err(|_| ExportError::Late(timeout))??
+            .partial_success;
+        Ok(partial.map_or(0, |partial| partial.rejected_spans.unsigned_abs()))
     }
 
     async fn post(
@@ -308,9 +307,8 @@ impl Queued {
     }
 
     fn next_batch(&mut self) -> Option<Vec<SpanData>> {
-        let batch: Vec<_> = std::iter::from_fn(|| self.spans.try_recv().ok())
-            .take(MAX_BATCH)
-            .collect();
+        let spans = std::iter::from_fn(|| self.spans.try_recv().ok());
+        let batch: Vec<_> = spans.take(MAX_BATCH).collect();
         (!batch.is_empty()).then_some(batch)
     }
 }
