@@ -103,7 +103,7 @@ fn parts(found: LimitInForce<'_>) -> impl Iterator<Item = Found> {
     limit.into_iter().chain(owner)
 }
 
-/// The reasons of two runs over the same rows, and those of their trace.
+/// The reasons of two runs over the same rows, after the reasons of their trace.
 pub(super) fn inconclusive(
     runs: [&Run; 2],
     evidence: &Evidence,

@@ -114,7 +114,7 @@ impl Difference {
         difference
     }
 
-    /// Adds the domains that differ in nothing that has a name.
+    /// Adds the domains that differ in something without a name.
     fn compare_digests(&mut self, old: &Rules, new: &Rules) {
         for after in new.by_name.values().filter(|after| !old.shares(after)) {
             let name = one_line(&after.name);
@@ -123,10 +123,12 @@ impl Difference {
                 continue;
             };
             let digests = [old.digest_of(before), new.digest_of(after)];
-            if digests[0] != digests[1]
-                && !self.moves_shares
-                && !self.limits().any(|limit| limit.starts_with(&prefix))
-            {
+            let has_named = || self.limits().any(|limit| limit.starts_with(&prefix));
+            let have_moved = || {
+                let [one, other] = [before, after].map(|domain| domain.precedence());
+                one.differs(&other)
+            };
+            if digests[0] != digests[1] && !self.moves_shares && (!has_named() || have_moved()) {
                 let [old, new] = digests.map(|digest| format!("{digest:016x}"));
                 let field = DIGEST;
                 self.changed.push(Changed {

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 
 use super::diff::fields;
 use super::limit::{Limit, LimitId, LimitTable, RowMeaning};
+use super::tree::Precedence;
 use super::{Domain, Rules};
 use crate::core::digest::{mix, short};
 
@@ -22,6 +23,15 @@ impl Rules {
     /// The part of a domain.
     pub(super) fn digest_of(&self, domain: &Domain) -> u64 {
         *domain.digest.get_or_init(|| of_domain(self, domain))
+    }
+}
+
+impl Domain {
+    /// The paths that decide which limit a descriptor finds.
+    pub(super) fn precedence(&self) -> Precedence {
+        let mut all = Precedence::default();
+        self.tree.precedence(0, &mut all);
+        all
     }
 }
 
@@ -210,6 +220,35 @@ descriptors:
             let difference = Difference::new(&before, &after);
             assert_eq!(difference.changed.len(), 1, "{difference:?}");
             assert_eq!(difference.limits().count(), 0, "no limit differs");
+        }
+        // A limit that is added hides neither an order nor a path without a limit.
+        let rule = |key: &str| {
+            format!("- {{ {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n")
+        };
+        let [a, b, added] = ["key: k, value: a*", "key: k, value: '*b'", "key: new"].map(rule);
+        let free = "- { key: k, value: ab }\n".to_owned();
+        let of = |parts: &[&String]| {
+            let parts: String = parts.iter().map(|part| part.as_str()).collect();
+            rules_of(&format!("domain: d\ndescriptors:\n{parts}"))
+        };
+        for (parts, changed) in [
+            (&[&a, &b, &added][..], 0),
+            (&[&added, &a, &b], 0),
+            (&[&b, &a, &added], 1),
+            (&[&a, &b, &free, &added], 1),
+            // A limit at the end of the path.
+            (
+                &[
+                    &a,
+                    &b,
+                    &free.replace(" }", ", rate_limit: { unlimited: true } }"),
+                ],
+                0,
+            ),
+        ] {
+            let difference = Difference::new(&of(&[&a, &b]), &of(parts));
+            assert_eq!(difference.added.len(), 1, "{difference:?}");
+            assert_eq!(difference.changed.len(), changed, "{difference:?}");
         }
         for (one, other) in [("ab*", "ac*"), ("'*.a'", "'*.b'")] {
             let [before, after] = [patterns(one, other), patterns(other, one)];

@@ -21,6 +21,7 @@ pub mod trace;
 
 use std::sync::Arc;
 
+pub(super) use digest::Precedence;
 use hashbrown::{Equivalent, HashMap};
 use ipnet::IpNet;
 use matchers::{Matchers, OfKey};

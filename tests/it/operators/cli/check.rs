@@ -230,6 +230,24 @@ fn check_compares_with_other_files() {
         }],
     });
     assert_eq!(found["diff"], diff);
+    // A limit that is added does not hide that two patterns were exchanged.
+    let [first, second] = ["k, value: a*", "k, value: '*b'"].map(|key| {
+        format!("- {{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n")
+    });
+    let added = limit("added", 1);
+    write("old", &[head, &first, &second].concat());
+    write("new", &[head, &second, &first, &added].concat());
+    let output = weir(
+        &["check", &new, "--diff", &old, "--fail-on", "changed"],
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    write("new", &[head, &first, &added, &second].concat());
+    let output = weir(
+        &["check", &new, "--diff", &old, "--fail-on", "changed"],
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
 }
 
 /// A change whose counters start at zero looked like any other.
