@@ -15,6 +15,7 @@ pub mod overrides;
 pub mod page;
 pub mod query;
 pub mod reply;
+pub mod reservations;
 mod routes;
 mod shares;
 pub mod status;

@@ -20,9 +20,10 @@ use super::entries::{self, read_exact};
 use super::overrides::order;
 use super::{UnusableFiles, UsageError, print, success_if};
 use crate::admin::api::explain::{
-    ExplainTarget, ExplainedDescriptor, Level, Report, Reserved, Shown, State, Tried,
+    ExplainTarget, ExplainedDescriptor, Level, Report, Shown, State, Tried,
 };
 use crate::admin::api::reply::Failure;
+use crate::admin::api::reservations::Reserved;
 use crate::admin::api::status::now;
 use crate::admin::api::subject;
 use crate::core::proto::rate_limit_descriptor::Entry;

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use self::reason::{by_override, field, one_line, reason, unknown_domain};
 use super::reply::{Failure, blocking};
+use super::reservations::Reserved;
 use super::{Call, Parts, subject};
-use crate::core::algorithm::reservations::HeldHits;
 use crate::core::answer::Decision;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
@@ -28,7 +28,6 @@ use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale, Units};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
-use crate::net::clock;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
 use crate::store::redis::error;
@@ -130,18 +129,6 @@ pub struct Shown {
     pub fields: IndexMap<String, Value>,
 }
 
-/// Reservations of a counter that are not settled.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Reserved {
-    /// Their number.
-    #[schemars(range(min = 1))]
-    pub reservations: u64,
-    /// Their hits, in the units of the limit.
-    pub hits: Units,
-    /// Seconds since the oldest was made.
-    pub oldest_seconds: f64,
-}
-
 /// Current state of a counter.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "LiveState")]
@@ -200,7 +187,7 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
         request.peek();
         parts.peek(&request).await?
     };
-    let reserved = parts.held_hits(&plan).await;
+    let reserved = parts.reserved(&plan).await;
     let report = blocking(move || {
         let snapshot = parts.live.load();
         let request = asked.request()?;
@@ -208,7 +195,6 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
             parts: &parts,
             plan: &plan,
             request: &request,
-            reserved: &reserved,
             outcomes: plan.outcomes(&decisions),
             overrides: snapshot.as_ref().and_then(|live| live.overrides()),
         };
@@ -216,6 +202,11 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
         let all = report.descriptors.iter_mut().zip(request.descriptors());
         for (index, (descriptor, one)) in all.enumerate() {
             now.add_to(descriptor, index, one);
+        }
+        for (index, reserved) in reserved {
+            if let Some(live) = &mut report.descriptors[index].live {
+                live.reserved = Some(reserved);
+            }
         }
         for (check, index, limit) in plan.trials() {
             if let (Some(shown), Some(trial)) = (&mut report.descriptors[index].trial, &limit.trial)
@@ -277,8 +268,6 @@ struct Now<'n, 'r> {
     parts: &'n Parts,
     plan: &'n Plan,
     request: &'n DecodedRequest<'r>,
-    /// By the index of a check.
-    reserved: &'n [Option<HeldHits>],
     outcomes: Outcomes<'n>,
     overrides: Option<InForce<'n>>,
 }
@@ -333,8 +322,6 @@ impl Now<'_, '_> {
             let leased = self.parts.limiter.leased(&plan.checks, planned.check);
             descriptor.live = Some(State {
                 held: (leased > 0).then(|| planned.scale.decimal(leased)),
-                reserved: self.reserved[planned.check.0]
-                    .map(|held| Reserved::new(&held, planned.scale)),
                 ..State::new(decision, planned.scale, check, is_alone)
             });
         }
@@ -424,16 +411,6 @@ impl State {
             reserved: None,
             error: error.map(str::to_owned),
             policy: decision.policy().map(str::to_owned),
-        }
-    }
-}
-
-impl Reserved {
-    fn new(held: &HeldHits, scale: Scale) -> Self {
-        Self {
-            reservations: held.reservations,
-            hits: scale.decimal_rounded_up(held.hits),
-            oldest_seconds: clock::now().since(held.since).micros() as f64 / 1e6,
         }
     }
 }

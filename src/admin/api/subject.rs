@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, names};
-use crate::core::algorithm::reservations::HeldHits;
 use crate::core::answer::{Decision, Decisions};
 use crate::core::request::notation::WildcardText;
 use crate::core::request::{DecodedRequest, Entry};
@@ -25,9 +24,6 @@ use crate::observe::traces::TraceSpan;
 
 /// Maximum number of limits that an error names.
 pub(super) const MAX_NAMED: usize = 10;
-
-/// Maximum number of counters of a request whose reservations are read.
-const MOST_INSPECTED: usize = 20;
 
 /// A counter that was reset: its key, and whether the store had it.
 pub(super) type ResetKey = (Vec<u8>, bool);
@@ -62,18 +58,6 @@ impl Parts {
             tallies: live.as_ref().map(|live| &live.tallies),
         });
         decided.wait().await.decisions
-    }
-
-    /// The reservations of each check, by its index; `None` for those without, and where the store
-    /// does not answer. Of the first [`MOST_INSPECTED`] checks.
-    pub(super) async fn held_hits(&self, plan: &Plan) -> Vec<Option<HeldHits>> {
-        let mut all = vec![None; plan.checks.len()];
-        let with_holds = plan.checks.indexed().filter(|(_, check)| check.has_holds());
-        for (index, _) in with_holds.take(MOST_INSPECTED) {
-            let held = self.limiter.held_hits(&plan.checks, index).await;
-            all[index.0] = held.ok().flatten();
-        }
-        all
     }
 
     /// The plan of a subject. Of the overrides only raises apply: a blocked or exempt subject has a
@@ -169,16 +153,6 @@ impl CountedSubject {
         peeks.peek_only(peeks.total());
         let decisions = parts.peek_at(&self.plan.rules, &Arc::new(peeks)).await;
         decisions[self.index.0]
-    }
-
-    /// The hits that reservations hold; `None` if the limit has no `reservations`, or the store did
-    /// not answer.
-    pub(super) async fn held(&self, parts: &Parts) -> Option<u64> {
-        if !self.check().has_holds() {
-            return None;
-        }
-        let held = parts.limiter.held_hits(self.checks(), self.index).await;
-        Some(held.ok()?.map_or(0, |held| held.hits))
     }
 
     /// The amount of the limit, or of its trial, without an override.
