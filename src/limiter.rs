@@ -1,60 +1,54 @@
 //! Decides the checks of a request: first by hits that were drawn ahead (`leases`), then by the
-//! denial cache, then by the store within the caller's deadline, then by the failure policies.
-//! Last it holds the request if a shaper delays it.
+//! denial cache, then by the store within the caller's deadline, then by the failure policies. Last
+//! it holds the request if a shaper delays it. All of them work on one `draft` of the decisions.
 //!
 //! `outages` logs failures of the store with the answers of the failure policies meanwhile, and
 //! `replicas` follows the number of replicas that share the limits; no request waits for either.
 //!
-//! All of them work on one draft of the decisions, in which the state of each check is open or
-//! decided; leases, the denial cache, the store and the policies decide open checks, and nothing
-//! else does. The store does not depend on the others. It receives the open checks once, and a
-//! second time only the checks that its first answer leaves open: draws that it refused where
-//! refused hits do not count, and checks for which a peek was not enough.
-//!
 //! There is one door, [`Limiter::decide`]. What needs no store is decided at once, without a future;
 //! everything else waits in [`Later`]: for the store, for a shaper, or for a task that continues
 //! when the call is dropped.
-//!
-//! A trial is a check of the same draft that takes no part in the request: no lease and no denial
-//! cache answers it, because it has to be counted also where they answer the limit, and no failure
-//! policy applies to it. In `local` counters it would be a trial of a share of the limit, and would
-//! mix two counts: hits that the store did not count are `not_counted`.
-//!
-//! `STORE_TIMEOUT` (500 ms) bounds callers with a longer deadline. The `grpc-timeout` of the
-//! caller, less a margin, comes first.
 
 pub mod replicas;
 mod table;
 
+mod deadline;
+mod delays;
 pub mod denial_cache;
+mod draft;
 pub mod failure_policies;
 pub mod leases;
 pub mod outages;
 mod places;
 pub(crate) mod reservations;
+mod traces;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
-use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects, HeldHits};
+use crate::core::answer::{Decisions, Effect};
 use crate::core::time::Span;
-use crate::core::verdict::{StoreError, Verdict};
-use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{CheckIndex, Checks};
 use crate::net::clock;
 use crate::net::rare::rare;
 use crate::observe::metrics::Tallies;
-use crate::observe::traces::{SpanKind, TraceSpan};
+use crate::observe::traces::TraceSpan;
 use crate::store::{Budget, Memory, Store};
+pub(crate) use deadline::less_margin;
+use delays::is_shaped;
+pub(crate) use delays::longest_delay;
 pub use denial_cache::DenialCache;
+use draft::Draft;
 pub use failure_policies::FailurePolicies;
 use leases::Draws;
 pub use leases::Leases;
 pub use places::Places;
+use traces::end_trip;
 
 /// Time limits of a decision, and the maximum number of held requests.
 #[derive(Clone, Copy, Debug)]
@@ -76,13 +70,6 @@ impl Default for Options {
         }
     }
 }
-
-/// The part of the caller's deadline that the response needs to travel back.
-const MARGIN: Duration = Duration::from_millis(3);
-
-/// The same for callers with a deadline below [`SHORT_DEADLINE`].
-const SMALL_MARGIN: Duration = Duration::from_millis(2);
-const SHORT_DEADLINE: Duration = Duration::from_millis(10);
 
 /// The longest wait for the reset of a counter. An operator waits longer than a request.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
@@ -135,23 +122,6 @@ pub struct Later<'c> {
     draft: Option<Draft<'c>>,
 }
 
-/// The decisions on the checks of a request that is being decided.
-#[derive(Debug)]
-struct Draft<'c> {
-    of: Undecided<'c>,
-    began: Instant,
-    /// The span of the decision.
-    span: TraceSpan,
-    /// One per check, by its index; `None` if the check is open: the store has to decide it.
-    decided: SmallVec<[Option<Decision>; 4]>,
-    effects: Effects,
-    /// The checks to send to the store, in ascending order: the open ones, or all of them as peeks.
-    to_send: CheckIndices,
-    /// The checks as they are sent, if some have other hits than their own.
-    sent_as: Option<Arc<Checks>>,
-    draws: Option<Box<Draws<'c>>>,
-}
-
 impl Decide<'_> {
     /// Waits for the decision, once. It is borrowed: a moved draft would take its place in the
     /// future of a call twice.
@@ -195,13 +165,7 @@ impl Limiter {
         Self::new(None, store, policies, Options::default())
     }
 
-    /// The same limiter with leases, which all workers share.
-    #[must_use]
-    pub fn with_leases(self, leases: Option<Leases>) -> Self {
-        Self { leases, ..self }
-    }
-
-    /// Makes one decision per check and trial, in time for the caller.
+    /// Makes one decision per check, in time for the caller.
     #[must_use]
     pub fn decide<'c>(&'c self, of: Undecided<'c>) -> Decide<'c> {
         if let Some(decisions) = self.decide_at_once(of) {
@@ -209,7 +173,7 @@ impl Limiter {
             return Decide::Now(Decided { decisions, places });
         }
         let mut draft = None;
-        if !of.checks.has_holders() {
+        if !of.checks.moves_places() {
             let mut drafted = self.draft(of);
             if drafted.to_send.is_empty() {
                 let (decisions, places) = (drafted.decisions(), None);
@@ -234,7 +198,7 @@ impl Limiter {
         // It answers all checks.
         let mut decisions = Decisions::of_store(&answers);
         if !decisions.effects.is_empty() {
-            reservations::undo_in(memory, of, &mut decisions, |_| true, |algorithm| algorithm);
+            of.undo_in(memory, &mut decisions, |_| true, |algorithm| algorithm);
         }
         Some(decisions)
     }
@@ -246,19 +210,6 @@ impl Limiter {
                 Some(memory)
             }
             Store::Memory(_) | Store::Redis(_) => None,
-        }
-    }
-
-    /// The time of a decision that begins now, for a caller with this deadline.
-    fn budget(&self, began: Instant, timeout: Option<Duration>) -> Budget {
-        let left = timeout.map(less_margin);
-        let most = self.options.store_timeout;
-        let allowed = left.unwrap_or(Duration::MAX).min(most);
-        Budget {
-            deadline: began + allowed,
-            max_wait: left.map_or(Span::MAX, Span::from),
-            allowed,
-            caller: timeout,
         }
     }
 
@@ -306,7 +257,7 @@ impl Limiter {
         rare(self.finish(store, draft, &budget, decisions)).await
     }
 
-    /// Ends a decision that delays its request, or that may have to give back what it has reserved.
+    /// Ends a decision that delays its request, or that may have to give back what it holds.
     async fn finish(
         &self,
         store: &Store,
@@ -317,7 +268,7 @@ impl Limiter {
         let (checks, began) = (draft.of.checks, draft.began);
         self.undo(store, draft.of, budget, &mut decisions).await;
         // A request with places is delayed after its task.
-        let delay = if checks.has_holders() {
+        let delay = if checks.moves_places() {
             Span::ZERO
         } else {
             longest_delay(checks, &decisions[..checks.len()])
@@ -349,54 +300,13 @@ impl Limiter {
             Store::Redis(redis) => redis.reset(checks, index, deadline).await,
         };
         let _ = self.failure_policies.local().reset(key);
-        if let Some(denial_cache) = &self.denial_cache {
-            denial_cache.forget(checks);
-            denial_cache.forget(raised);
-        }
-        if let Some(leases) = &self.leases {
-            leases.forget(checks);
-            leases.forget(raised);
+        for checks in [checks, raised] {
+            self.denial_cache
+                .iter()
+                .for_each(|cache| cache.forget(checks));
+            self.leases.iter().for_each(|leases| leases.forget(checks));
         }
         existed
-    }
-
-    /// The sum of the holds of a check's counter that are not settled.
-    ///
-    /// # Errors
-    /// The store did not answer.
-    pub async fn held_hits(
-        &self,
-        checks: &Checks,
-        index: CheckIndex,
-    ) -> Result<Option<HeldHits>, StoreError> {
-        match &self.store {
-            Store::Memory(memory) => Ok(memory.held_hits(checks.key(&checks[index]), clock::now())),
-            Store::Redis(redis) => {
-                let deadline = Instant::now() + RESET_TIMEOUT;
-                redis.held_hits(checks, index, deadline).await
-            }
-        }
-    }
-
-    /// The hits that this process has drawn ahead for a check and not used.
-    pub fn leased(&self, checks: &Checks, index: CheckIndex) -> u64 {
-        let leases = self.leases.as_ref();
-        leases.map_or(0, |leases| leases.leased(checks, index, Instant::now()))
-    }
-
-    /// The span of a round trip to Redis for `checks` checks. It is not around the call of the
-    /// store, because another future around it costs each call hundreds of instructions.
-    #[inline]
-    fn trip(&self, span: &TraceSpan, checks: usize) -> TraceSpan {
-        match self.store {
-            Store::Redis(_) if span.is_recorded() => {
-                let trip = span.child("redis", SpanKind::Client);
-                trip.set("db.system.name", "redis");
-                trip.set("db.operation.batch.size", checks as i64);
-                trip
-            }
-            Store::Redis(_) | Store::Memory(_) => TraceSpan::default(),
-        }
     }
 }
 
@@ -407,226 +317,10 @@ fn arriving(max_wait: Span) -> Arrival {
 }
 
 impl Undecided<'_> {
-    /// The span of the decision.
-    fn decide_span(&self) -> TraceSpan {
-        let span = self.span.child("decide", SpanKind::Internal);
-        span.set("weir.checks", self.checks.len() as i64);
-        span
-    }
-
     /// Counts effects of the checks.
     fn observe(&self, effects: impl IntoIterator<Item = (CheckIndex, Effect)>) {
         if let Some(tallies) = self.tallies {
             tallies.observe_effects(self.checks, effects);
-        }
-    }
-}
-
-/// Whether a check may delay its request.
-fn is_shaped(checks: &Checks) -> bool {
-    checks.iter().any(|check| check.algorithm.may_delay())
-}
-
-/// Ends a trip that was to answer the checks at `picked`. Trials do not fail it.
-#[inline]
-#[expect(clippy::needless_pass_by_value, reason = "the trip ends with its span")]
-fn end_trip(trip: TraceSpan, checks: &Checks, picked: &[CheckIndex], answers: &[Answer]) {
-    if trip.is_recorded()
-        && let Some(error) = picked
-            .iter()
-            .filter(|&&index| !checks.is_trial(index))
-            .find_map(|&CheckIndex(index)| answers[index].verdict.err())
-    {
-        trip.fail(error_type(error));
-    }
-}
-
-/// Error type of a store's error in a span.
-fn error_type(error: StoreError) -> &'static str {
-    match error {
-        StoreError::NotExecuted(_) => "not_executed",
-        StoreError::Unknown(_) => "unknown_outcome",
-        StoreError::Data(_) => "stored_data",
-    }
-}
-
-/// The rest of a deadline without the margin for the response.
-pub(crate) fn less_margin(timeout: Duration) -> Duration {
-    timeout.saturating_sub(if timeout < SHORT_DEADLINE {
-        SMALL_MARGIN
-    } else {
-        MARGIN
-    })
-}
-
-/// Time that a request is delayed: the longest delay of its shapers if the whole request is allowed,
-/// else zero. A shaper in shadow mode does not delay.
-pub(crate) fn longest_delay(checks: &Checks, decisions: &[Decision]) -> Span {
-    let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
-    if refused || decisions.iter().find_map(Decision::failure).is_some() {
-        return Span::ZERO;
-    }
-    let shapers = checks
-        .iter()
-        .zip(decisions)
-        .filter(|(check, _)| !check.modes.shadow);
-    shapers
-        .filter_map(|(_, decision)| decision.verdict())
-        .map(|verdict| verdict.delay)
-        .max()
-        .unwrap_or_default()
-}
-
-impl Limiter {
-    /// Decides checks by leases and the denial cache, as far as these do. Neither waits.
-    fn draft<'c>(&'c self, of: Undecided<'c>) -> Draft<'c> {
-        let (checks, began) = (of.checks, Instant::now());
-        let (leases, replicas) = (self.leases.as_ref(), self.failure_policies.replicas());
-        let draws = leases.and_then(|leases| leases.draws(checks, began, replicas));
-        let mut draft = Draft {
-            of,
-            began,
-            span: of.decide_span(),
-            decided: SmallVec::from_elem(None, checks.total()),
-            effects: Effects::new(),
-            to_send: checks.all(),
-            sent_as: None,
-            draws: draws.map(Box::new),
-        };
-        let ahead = draft.use_leases();
-        if let Some(denial_cache) = &self.denial_cache {
-            draft.use_denial_cache(denial_cache);
-        }
-        let decided = &draft.decided;
-        draft.to_send.retain(|index| decided[index.0].is_none());
-        let is_part = (checks.trials().len() + 1..checks.total()).contains(&draft.to_send.len());
-        draft.sent_as = if checks.is_all_or_none() && is_part {
-            // The others only peek: they must not be counted.
-            let mut peeks = Checks::clone(checks);
-            peeks.peek_only(checks.len());
-            draft.to_send = checks.all();
-            Some(Arc::new(peeks))
-        } else {
-            self.note_refused(&draft);
-            ahead.map(Arc::new)
-        };
-        draft
-    }
-
-    /// Takes in the store's answers to the checks at `picked`.
-    fn take_in(&self, draft: &mut Draft<'_>, mut picked: CheckIndices, answers: Answers) {
-        let (checks, mut each) = (draft.of.checks, answers.each);
-        let are_peeks = picked.iter().any(|index| !draft.is_open(*index));
-        if are_peeks {
-            if draft.fits(&each) {
-                self.note_refused(draft);
-            } else {
-                // Only the store decides which of them are over their limits.
-                draft.decided[..checks.len()].fill(None);
-                draft.to_send = checks.indices();
-            }
-        } else if let Some(draws) = &mut draft.draws {
-            draft.to_send = draws.take_in(checks, &picked, &mut each);
-        }
-        picked.retain(|index| !draft.to_send.contains(index));
-        if let Some(denial_cache) = self.denial_cache.as_ref().filter(|_| !are_peeks) {
-            denial_cache.record(checks, &picked, &each, draft.began, Instant::now);
-        }
-        for index in picked {
-            if !draft.is_open(index) {
-                continue;
-            }
-            let answer = &each[index.0];
-            if answer.effect != Effect::None {
-                draft.effects.push((index, answer.effect));
-            }
-            let decision = match draft.leased(index) {
-                Some(verdict) => Decision::Lease(verdict),
-                None => Decision::of_store(answer.verdict),
-            };
-            draft.decided[index.0] = Some(decision);
-        }
-    }
-
-    /// Notes hits on tracked checks that the denial cache has refused.
-    fn note_refused(&self, draft: &Draft<'_>) {
-        let checks = draft.of.checks;
-        if checks.is_tracked() {
-            self.store.note_refused(checks, |CheckIndex(index)| {
-                matches!(draft.decided[index], Some(Decision::DenialCache(_)))
-            });
-        }
-    }
-}
-
-impl Draft<'_> {
-    fn is_open(&self, CheckIndex(index): CheckIndex) -> bool {
-        self.decided[index].is_none()
-    }
-
-    /// The answer of leases to a check.
-    fn leased(&self, index: CheckIndex) -> Option<Verdict> {
-        self.draws.as_ref()?.answer(index)
-    }
-
-    /// Decides the checks that leases answer. Returns the checks with the hits to draw ahead, if
-    /// there are some.
-    fn use_leases(&mut self) -> Option<Checks> {
-        let (draws, mut ahead) = (self.draws.as_ref()?, None);
-        for index in self.of.checks.indices() {
-            let hits = draws.ahead(index);
-            if let Some(verdict) = draws.answer(index) {
-                self.decided[index.0] = Some(Decision::Lease(verdict));
-            } else if hits > 0 {
-                let checks = ahead.get_or_insert_with(|| Checks::clone(self.of.checks));
-                checks.draw_ahead(index, hits);
-            }
-        }
-        ahead
-    }
-
-    /// Decides the open checks that the denial cache refuses. Leases may lift a refusal: held hits
-    /// answer it, or the store is asked.
-    fn use_denial_cache(&mut self, denial_cache: &DenialCache) {
-        if self.decided.iter().all(Option::is_some) {
-            return;
-        }
-        let checks = self.of.checks;
-        let refused = denial_cache.refused(checks, self.began);
-        for (index, refusal) in checks.indices().into_iter().zip(refused) {
-            let Some(refusal) = refusal.filter(|_| self.is_open(index)) else {
-                continue;
-            };
-            let draws = self.draws.as_mut();
-            let is_lifted = draws.is_some_and(|draws| draws.lifts_refusal(checks, index));
-            let decision = match self.leased(index) {
-                Some(verdict) => Decision::Lease(verdict),
-                None if is_lifted => continue,
-                None => Decision::DenialCache(refusal),
-            };
-            self.decided[index.0] = Some(decision);
-        }
-    }
-
-    /// Whether each check that peeked has as many hits left as it needs.
-    fn fits(&self, peeks: &[Answer]) -> bool {
-        self.of.checks.indexed().all(|(index, check)| {
-            let has_left =
-                |peek: Verdict| peek.allowed && check.hits.unsigned_abs() <= peek.remaining;
-            !self.is_open(index) || peeks[index.0].verdict.is_ok_and(has_left)
-        })
-    }
-
-    /// The decisions on all checks, of which none is open.
-    fn decisions(&mut self) -> Decisions {
-        let not_sent = Decision::Fails(StoreError::NotExecuted("not sent"));
-        let each = self
-            .decided
-            .iter()
-            .map(|decision| decision.unwrap_or(not_sent));
-        Decisions {
-            each: each.collect(),
-            effects: std::mem::take(&mut self.effects),
         }
     }
 }
@@ -704,16 +398,5 @@ mod tests {
             Some(true),
             "shadow mode does not hold"
         );
-    }
-
-    #[test]
-    fn the_deadline_leaves_a_margin_for_the_response() {
-        for (timeout_ms, left_ms) in [(20, 17), (10, 7), (9, 7), (2, 0), (0, 0), (10_000, 9_997)] {
-            assert_eq!(
-                less_margin(Duration::from_millis(timeout_ms)),
-                Duration::from_millis(left_ms),
-                "{timeout_ms} ms"
-            );
-        }
     }
 }

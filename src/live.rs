@@ -21,9 +21,9 @@ use arc_swap::ArcSwapOption;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::limits::overrides::{InForce, Overrides};
+use crate::limits::plan::features;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
-use crate::limits::rules::diff::lost_reservations;
 use crate::net::clock;
 use crate::observe::metrics::{Metrics, Tallies};
 
@@ -113,7 +113,7 @@ impl Live {
         let mut old = lock(&self.old);
         let mut generation = 1;
         if let Some(before) = &*self.current.load() {
-            rules.without_reservations = lost_reservations(&before.rules, &rules);
+            features::follow(&mut rules, &before.rules);
             generation += before.generation;
         }
         let tallies = self.metrics.tallies(&rules);

@@ -13,8 +13,10 @@ pub mod concurrency;
 mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
+mod leases;
 pub mod options;
 mod part;
+pub mod places;
 pub mod reservations;
 pub mod sliding_window_buckets;
 pub mod sliding_window_counter;
@@ -27,8 +29,9 @@ pub use definition::{Arrival, Definition, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
 pub(crate) use options::with_field;
-pub use options::{Debt, OnExpiry, OptionError, OptionField, Reservations};
+pub use options::{Debt, OptionError, OptionField};
 pub use part::Part;
+pub use reservations::{HeldHits, HoldChange, Holds, OnExpiry, Reservations};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
@@ -275,7 +278,7 @@ pub enum State {
     /// Of [`Concurrency`].
     Holders(Box<concurrency::Holders>),
     /// Of a counter with [`reservations`].
-    Holds(Box<reservations::Holds>),
+    Holds(Box<Holds>),
 }
 
 /// The options of a limit except its rate; `None` = not written.

@@ -10,9 +10,8 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::concurrency::Change;
-use crate::core::algorithm::reservations::Outcome;
-pub use crate::core::algorithm::reservations::{HeldHits, HoldChange};
+use crate::core::algorithm::places::Change;
+pub use crate::core::algorithm::{HeldHits, HoldChange};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
 
@@ -31,10 +30,10 @@ pub enum Effect {
     Acquired(Change),
     /// It released places, or an acquire was undone.
     Released(Change),
-    /// A check of a limit with `reservations` held or settled hits, was refused or repeated, or met
-    /// holds that had expired.
+    /// A check held or settled hits of a limit, was refused or repeated, or met holds that had
+    /// expired.
     Hold(HoldChange),
-    /// The hits of the request were counted together with hits that leases drew ahead: the count
+    /// The hits of the request were counted together with hits that were drawn ahead: the count
     /// before all of them, and after.
     Drawn { before: u64, after: u64 },
 }
@@ -53,8 +52,8 @@ impl Effect {
         }
     }
 
-    /// The hits that a check has counted, of which so many were requested: a reservation or a
-    /// settlement may count others.
+    /// The hits that a check has counted, of which so many were requested: one that holds or settles
+    /// hits may count others.
     #[inline]
     pub const fn hits_of(&self, requested: i64) -> i64 {
         match self {
@@ -72,24 +71,12 @@ impl Effect {
         }
     }
 
-    /// Whether hits were newly reserved.
-    pub const fn reserves(&self) -> bool {
-        matches!(self, Self::Hold(change) if change.is_new())
-    }
-
-    /// Whether a reservation was undone, because its request was refused.
-    pub fn is_undone(&self) -> bool {
-        matches!(self, Self::Hold(change) if change.outcome == Outcome::Undone)
-    }
-
-    /// Whether its check ends holds, which refuses nothing.
-    pub const fn ends(&self) -> bool {
-        matches!(self, Self::Hold(change) if change.outcome.ends())
-    }
-
-    /// Whether a settlement had a hold.
-    pub fn has_settled(&self) -> bool {
-        matches!(self, Self::Hold(change) if change.outcome.has_matched())
+    /// The change of holds; no change for all other effects.
+    pub fn hold(&self) -> HoldChange {
+        match self {
+            Self::Hold(change) => *change,
+            _ => HoldChange::default(),
+        }
     }
 }
 

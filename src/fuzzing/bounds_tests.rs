@@ -240,7 +240,7 @@ fn decisions() -> Vec<Row> {
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency,
             "the time for which they are remembered", ""]
-        [span LONGEST_TTL in core::algorithm::options,
+        [span LONGEST_TTL in core::algorithm::reservations::terms,
             "`ttl` of `reservations`, after which a hold expires", "the file is refused"]
         [count MOST_IDS in core::algorithm::reservations,
             "ids of a key with `reservations`",

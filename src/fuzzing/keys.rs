@@ -11,6 +11,7 @@ use crate::core::digest::{hex, sha256};
 use crate::core::request::Entry;
 use crate::core::time::{PeriodKind, Rate, Span, Unit, Zone};
 use crate::limits::overrides::Pattern;
+use crate::limits::plan::features::{trials, usage};
 use crate::limits::plan::key::{self, Subject};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::Level;
@@ -143,7 +144,7 @@ pub(super) fn check(input: &[u8]) {
     assert_ne!(keys[0], checked_key(&beside), "{one:?} and its trial");
     let records = [&one, &beside].map(|counter| {
         let mut record = Vec::new();
-        key::write_usage(&key_of(counter, 1), &mut record);
+        usage::write_key(&key_of(counter, 1), &mut record);
         record
     });
     assert_ne!(
@@ -252,7 +253,7 @@ fn key_of(counter: &Counter, requests_per_unit: u64) -> Vec<u8> {
         counter.commit,
     );
     if counter.is_trial {
-        key::write_trial_tag(&mut key, &algorithm);
+        trials::write_tag(&mut key, &algorithm);
     }
     key
 }

@@ -157,7 +157,7 @@ impl DenialCache {
             let check = &checks[index];
             if let Ok(verdict) = &answers[index.0].verdict
                 && !verdict.allowed
-                && !checks.is_trial(index)
+                && !checks.is_apart(index)
                 && is_cacheable(checks, check, verdict)
             {
                 self.insert(check, verdict, began, now());
@@ -296,7 +296,7 @@ fn bypasses(check: &Check) -> bool {
     // is refused and counts is a charge.
     check.has_holds()
         || algorithm.may_delay()
-        || algorithm.has_holders()
+        || algorithm.counts_in_flight()
         || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
 }
 

@@ -6,8 +6,9 @@ use tokio::time::advance;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::answer::{Answer, Answers, Decision};
 use crate::core::time::Period;
-use crate::core::verdict::Wait;
+use crate::core::verdict::{Verdict, Wait};
 use crate::limits::plan::{Check, Modes};
 use crate::limits::rules::Commit;
 use crate::store::memory;
@@ -38,7 +39,7 @@ fn replicas() -> replicas::ReplicaCount {
 fn checks(of: &[(&str, bool)], commit: Commit) -> Arc<Checks> {
     let mut checks = Checks::of(of.iter().map(|&(key, lease)| {
         let mut check = Check::new(LIMIT, 1, Modes::default());
-        check.lease = lease;
+        check.draws_ahead = lease;
         (key.as_bytes(), check)
     }));
     checks.commit = commit;

@@ -90,7 +90,7 @@ impl FailurePolicies {
         at: impl FnOnce() -> Arrival,
     ) -> Effects {
         let mut effects = self.apply(checks, &mut decisions.each, at);
-        if checks.has_holders() || checks.has_holds() {
+        if checks.moves_places() || checks.has_holds() {
             // Whether the store or a policy decided the releases.
             let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
             effects.extend(self.release(checks, is_open));
@@ -98,9 +98,9 @@ impl FailurePolicies {
         effects
     }
 
-    /// Decides the checks that the store did not decide ([`Decision::Fails`]). Policies do not
-    /// apply to trials. `at` is called only if `local` decides a check. Returns the effects on the
-    /// local counters.
+    /// Decides the checks that the store did not decide ([`Decision::Fails`]). Policies do not apply
+    /// to checks that take no part in the request. `at` is called only if `local` decides a check.
+    /// Returns the effects on the local counters.
     #[must_use]
     pub fn apply(
         &self,
@@ -108,10 +108,10 @@ impl FailurePolicies {
         decisions: &mut [Decision],
         at: impl FnOnce() -> Arrival,
     ) -> Effects {
-        let (decisions, trials) = decisions.split_at_mut(checks.len());
-        for trial in trials {
-            if let Decision::Fails(error) = *trial {
-                *trial = Decision::PolicyAllows(error);
+        let (decisions, apart) = decisions.split_at_mut(checks.len());
+        for decision in apart {
+            if let Decision::Fails(error) = *decision {
+                *decision = Decision::PolicyAllows(error);
             }
         }
         let Some(first) = decisions.iter().find_map(Decision::failure) else {
@@ -161,7 +161,9 @@ impl FailurePolicies {
             let key = checks.key(check);
             match check.settles() {
                 Some(id) => self.local.has_hits(key, id),
-                None => check.hits < 0 && check.algorithm.has_holders() && self.local.contains(key),
+                None => {
+                    check.hits < 0 && check.algorithm.counts_in_flight() && self.local.contains(key)
+                }
             }
         };
         let open = checks.indexed().filter(|(index, check)| {

@@ -20,9 +20,11 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::lease::{Lease, LeaseStep, Terms};
+use super::Limiter;
+use super::draft::Draft;
 use super::replicas::ReplicaCount;
 use super::table::{Table, fingerprint};
-use crate::core::answer::{Answer, Effect};
+use crate::core::answer::{Answer, Decision, Effect};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::verdict::Verdict;
@@ -96,7 +98,7 @@ impl Leases {
     /// limits, and if no window has so many.
     fn hits(check: &Check) -> Option<u64> {
         let hits = u64::try_from(check.hits).ok()?;
-        (check.lease && hits > 0 && hits <= check.algorithm.capacity()).then_some(hits)
+        (check.draws_ahead && hits > 0 && hits <= check.algorithm.capacity()).then_some(hits)
     }
 
     /// Applies the leases to a request that begins now; `None` if they have no part in it. A
@@ -135,7 +137,7 @@ impl Leases {
     /// The hits of a counter that this process has drawn and not used.
     pub fn leased(&self, checks: &Checks, index: CheckIndex, now: Instant) -> u64 {
         let check = &checks[index];
-        let Some(table) = self.0.table.get().filter(|_| check.lease) else {
+        let Some(table) = self.0.table.get().filter(|_| check.draws_ahead) else {
             return 0;
         };
         let (key, now) = (fingerprint(check), table.micros(now));
@@ -150,7 +152,7 @@ impl Leases {
         let Some(table) = self.0.table.get() else {
             return;
         };
-        for check in checks.iter().filter(|check| check.lease) {
+        for check in checks.iter().filter(|check| check.draws_ahead) {
             let key = fingerprint(check);
             let mut set = table.set(key);
             for entry in set.iter_mut().filter(|entry| entry.key == key) {
@@ -215,6 +217,52 @@ impl Leases {
             oldest
         });
         &mut set[index]
+    }
+}
+
+impl Limiter {
+    /// The same limiter with leases, which all workers share.
+    #[must_use]
+    pub fn with_leases(self, leases: Option<Leases>) -> Self {
+        Self { leases, ..self }
+    }
+
+    /// The hits that this process has drawn ahead for a check and not used.
+    pub fn leased(&self, checks: &Checks, index: CheckIndex) -> u64 {
+        let leases = self.leases.as_ref();
+        leases.map_or(0, |leases| leases.leased(checks, index, Instant::now()))
+    }
+
+    /// The part of the leases in a request that begins now.
+    pub(super) fn draws(&self, checks: &Checks, began: Instant) -> Option<Box<Draws<'_>>> {
+        let draws = self
+            .leases
+            .as_ref()?
+            .draws(checks, began, self.failure_policies.replicas());
+        draws.map(Box::new)
+    }
+}
+
+impl Draft<'_> {
+    /// The answer of leases to a check.
+    pub(super) fn drawn(&self, index: CheckIndex) -> Option<Verdict> {
+        self.draws.as_ref()?.answer(index)
+    }
+
+    /// Decides the checks that leases answer. Returns the checks with the hits to draw ahead, if
+    /// there are some.
+    pub(super) fn use_draws(&mut self) -> Option<Checks> {
+        let (draws, mut ahead) = (self.draws.as_ref()?, None);
+        for index in self.of.checks.indices() {
+            let hits = draws.ahead(index);
+            if let Some(verdict) = draws.answer(index) {
+                self.decided[index.0] = Some(Decision::Lease(verdict));
+            } else if hits > 0 {
+                let checks = ahead.get_or_insert_with(|| Checks::clone(self.of.checks));
+                checks.draw_ahead(index, hits);
+            }
+        }
+        ahead
     }
 }
 

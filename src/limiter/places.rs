@@ -67,7 +67,7 @@ impl Limiter {
     /// The allowed acquires among these checks. A request that is refused as a whole has none.
     pub(super) fn places(&self, of: Undecided<'_>, decisions: &Decisions) -> Option<Box<Places>> {
         let checks = of.checks;
-        if !checks.has_holders() {
+        if !checks.moves_places() {
             return None;
         }
         let is_undone =

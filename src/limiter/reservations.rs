@@ -12,13 +12,14 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::places::spawn;
-use super::{Limiter, Undecided, arriving};
+use super::{Limiter, RESET_TIMEOUT, Undecided, arriving};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::reservations::Outcome;
-use crate::core::answer::{Answer, Decision, Decisions, Effect, HoldChange};
+use crate::core::answer::{Answer, Decision, Decisions, Effect, HeldHits, HoldChange};
 use crate::core::time::Span;
-use crate::core::verdict::Verdict;
+use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::net::clock;
 use crate::observe::metrics::Tallies;
 use crate::store::memory::Memory;
 use crate::store::{Budget, Store};
@@ -102,21 +103,42 @@ impl NewHolds {
     }
 }
 
-/// Gives back what a refused request has reserved in memory.
-pub(super) fn undo_in(
-    memory: &Memory,
-    of: Undecided<'_>,
-    decisions: &mut Decisions,
-    is_own: impl Fn(&Decision) -> bool,
-    algorithm: impl Fn(Algorithm) -> Algorithm,
-) {
-    if let Some(new) = NewHolds::of(of.checks, decisions, is_own, algorithm) {
-        let answers = memory.decide_at(&new.checks, &new.checks.indices(), arriving(Span::ZERO));
-        new.take_in(of, &answers.each, decisions);
+impl Undecided<'_> {
+    /// Gives back what a refused request has reserved in memory.
+    pub(super) fn undo_in(
+        self,
+        memory: &Memory,
+        decisions: &mut Decisions,
+        is_own: impl Fn(&Decision) -> bool,
+        algorithm: impl Fn(Algorithm) -> Algorithm,
+    ) {
+        if let Some(new) = NewHolds::of(self.checks, decisions, is_own, algorithm) {
+            let answers =
+                memory.decide_at(&new.checks, &new.checks.indices(), arriving(Span::ZERO));
+            new.take_in(self, &answers.each, decisions);
+        }
     }
 }
 
 impl Limiter {
+    /// The sum of the holds of a check's counter that are not settled.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn held_hits(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+    ) -> Result<Option<HeldHits>, StoreError> {
+        match &self.store {
+            Store::Memory(memory) => Ok(memory.held_hits(checks.key(&checks[index]), clock::now())),
+            Store::Redis(redis) => {
+                let deadline = Instant::now() + RESET_TIMEOUT;
+                redis.held_hits(checks, index, deadline).await
+            }
+        }
+    }
+
     /// Gives back what a refused request has reserved.
     pub(super) async fn undo(
         &self,
@@ -128,7 +150,7 @@ impl Limiter {
         let (policies, replicas) = (&self.failure_policies, self.failure_policies.replicas());
         let is_local = |decision: &Decision| matches!(decision, Decision::Local(..));
         let share = |algorithm: Algorithm| algorithm.share(replicas.get());
-        undo_in(policies.local(), of, decisions, is_local, share);
+        of.undo_in(policies.local(), decisions, is_local, share);
         let is_stored = |decision: &Decision| matches!(decision, Decision::Store(_));
         let Some(new) = NewHolds::of(of.checks, decisions, is_stored, |algorithm| algorithm) else {
             return;

@@ -9,13 +9,13 @@
 mod all_or_none;
 mod checks;
 mod explain;
+pub(crate) mod features;
 pub(crate) mod key;
-mod notified;
 mod outcome;
 mod subject;
 
 pub use all_or_none::AllOrNone;
-pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes, Reservation};
+pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
 pub use outcome::{DecidedBy, Outcome, Outcomes};
 pub(crate) use subject::PlanError;
@@ -28,19 +28,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::{self, Purpose};
 use crate::core::algorithm::{self, Algorithm};
-use crate::core::fingerprint::Fingerprint;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
-use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
+use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span};
 use crate::limits::overrides::{Applied, InForce};
-use crate::limits::rules::limit::{
-    self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale, Trial,
-};
+use crate::limits::rules::limit::{self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale};
 use crate::limits::rules::table::RowNumber;
-use crate::limits::rules::thresholds::Thresholds;
-use crate::limits::rules::{Commit, Domain, Rules};
+use crate::limits::rules::{Domain, Rules};
 
 /// The plan of one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -163,13 +157,7 @@ impl Plan {
             is_cancelled: false,
         };
         let slots = matching.slots();
-        let is_tried = |found: &LimitInForce<'_>| found.limit.trial.is_some();
-        if found.iter().flatten().any(is_tried) {
-            matching.add_trials(&slots);
-        }
-        if !rules.without_reservations.is_empty() {
-            checks.end_holds(rules, &slots);
-        }
+        matching.complete(rules, &slots);
         if options.quota_mode {
             let is_free = |slot: &&Slot| matches!(slot.disposition, Disposition::Free);
             checks.passing_quotas += slots.iter().filter(is_free).count();
@@ -197,28 +185,6 @@ impl Plan {
             row: slot.row,
         })
     }
-
-    /// The trials among the checks: each with the index of its descriptor, and the limit that has
-    /// it.
-    pub fn trials(&self) -> impl Iterator<Item = (CheckIndex, usize, &limit::Limit)> {
-        let tried = self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let found = self.limit(slot)?;
-            slot.disposition.trial(found).map(|_| (index, found.limit))
-        });
-        let all = self.checks.trials().zip(tried);
-        all.map(|(check, (slot, limit))| (check, slot, limit))
-    }
-}
-
-impl Disposition {
-    /// The trial that counts the hits of a limit; `None` where the descriptor is blocked, exempt or
-    /// replaced.
-    fn trial<'r>(&self, found: LimitInForce<'r>) -> Option<&'r Trial> {
-        match self {
-            Self::Checked(_) | Self::Unlimited => found.trial(),
-            Self::Free | Self::Exempt | Self::Blocked(_) => None,
-        }
-    }
 }
 
 /// The limit of each descriptor, if it has one.
@@ -233,7 +199,7 @@ struct Matcher<'a, 'q> {
     options: &'a Options,
     found: &'a [Option<LimitInForce<'a>>],
     checks: &'a mut Checks,
-    /// An override exempts the descriptor, which settles a reservation: that is a cancel.
+    /// An override exempts the descriptor, which settles a hold: that is a cancel.
     is_cancelled: bool,
 }
 
@@ -241,10 +207,10 @@ struct Matcher<'a, 'q> {
 #[derive(Clone, Copy)]
 struct PlannedDescriptor<'a> {
     descriptor: &'a Descriptor,
-    /// Of a limit of requests in flight, without the id of the request.
+    /// Without an id at the end.
     entries: &'a [Entry<'a>],
     limit: Option<LimitInForce<'a>>,
-    /// It settles a reservation.
+    /// It settles a hold.
     is_settlement: bool,
 }
 
@@ -266,14 +232,12 @@ impl Matcher<'_, '_> {
                 limit,
                 is_settlement: false,
             };
-            let disposition = match limit {
-                Some(found) if found.limit.counts_in_flight() => {
-                    self.disposition_of_holder(planned)
-                }
-                Some(found) if found.limit.levels.len() < entries.len() => {
-                    self.disposition_of_reservation(planned)
-                }
-                _ => self.disposition(planned),
+            let has_id = |found: LimitInForce<'_>| {
+                found.limit.counts_in_flight() || found.limit.levels.len() < entries.len()
+            };
+            let disposition = match limit.is_some_and(has_id) {
+                true => self.disposition_by_id(planned),
+                false => self.disposition(planned),
             };
             slots.push(Slot {
                 limit: limit.map(|found| found.limit.id),
@@ -308,65 +272,6 @@ impl Matcher<'_, '_> {
         }
     }
 
-    /// Like `disposition`, for a limit of requests in flight. The last entry of its descriptor is the id
-    /// of the request, which is not a part of the subject: the entry keeps its key and gets an
-    /// empty value, and everything after the plan sees that (keys, overrides, usage, metrics,
-    /// subjects). A separate function, to keep it off the path of other limits.
-    #[inline(never)]
-    fn disposition_of_holder(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
-        let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(planned.entries);
-        let last = subject.last_mut();
-        let id = last.map_or(&[][..], |last| std::mem::take(&mut last.value));
-        let disposition = self.disposition(PlannedDescriptor {
-            entries: &subject,
-            ..planned
-        });
-        // A limit that the request brings along takes the place of the configured one.
-        if let Disposition::Checked(Checked { check, .. }) = disposition
-            && self.checks[check].algorithm.has_holders()
-        {
-            let extras = self.checks.extras_mut(check);
-            extras.holder = Some(HolderId::of(id));
-            extras.limit = planned.limit.map(|found| found.limit.id);
-        }
-        disposition
-    }
-
-    /// Like `disposition`, for a descriptor whose last entry is the id of a reservation. Everything
-    /// after the plan sees the descriptor without it.
-    #[inline(never)]
-    fn disposition_of_reservation(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
-        let Some((last, entries)) = planned.entries.split_last() else {
-            return self.disposition(planned);
-        };
-        let id = HolderId::of(last.value);
-        let is_settlement = last.key == reservations::SETTLE;
-        let disposition = self.disposition(PlannedDescriptor {
-            entries,
-            is_settlement,
-            ..planned
-        });
-        let is_cancelled = std::mem::take(&mut self.is_cancelled);
-        if let Disposition::Checked(Checked { check, .. }) = disposition
-            && let check = &mut self.checks.list[check.0]
-            && let Some(extras) = &mut check.extras
-            && let Some(reservation) = &mut extras.reservation
-        {
-            if is_cancelled {
-                check.hits = -1;
-            }
-            if !is_settlement {
-                let least = reservation.terms.least_held(&check.algorithm);
-                check.hits = check.hits.max(least);
-            }
-            reservation.purpose = match is_settlement {
-                true => Purpose::Settle(id),
-                false => Purpose::Reserve(id),
-            };
-        }
-        disposition
-    }
-
     /// The effect of an override on a descriptor with this amount, if one applies to it.
     fn overridden(
         &mut self,
@@ -382,8 +287,7 @@ impl Matcher<'_, '_> {
         };
         let mut applied = find(overrides)?;
         if planned.is_settlement && !matches!(applied, Applied::Raise(_)) {
-            // An earlier reservation is released. A block does not undo the cost; what is
-            // exempt costs nothing.
+            // An earlier hold ends. A block does not undo the cost; what is exempt costs nothing.
             self.is_cancelled = applied == Applied::Exempt;
             applied = find(overrides.for_hits(-1))?;
         }
@@ -491,33 +395,6 @@ impl Matcher<'_, '_> {
             ..Checked::new(check, amount)
         }
     }
-
-    /// Adds the trials of the limits that were found; `slots` has the fate of their descriptors. A
-    /// trial gets the requested hits of the limit; a raise changes the real amount only.
-    #[cold]
-    fn add_trials(&mut self, slots: &[Slot]) {
-        if self.checks.are_peeks() {
-            // Nothing of the request is counted.
-            return;
-        }
-        let found = self.found.iter().zip(slots);
-        for ((descriptor, entries), (found, slot)) in self.request.descriptors().zip(found) {
-            let Some(found) = *found else { continue };
-            let Some(trial) = slot.disposition.trial(found) else {
-                continue;
-            };
-            let planned = PlannedDescriptor {
-                descriptor,
-                entries,
-                limit: Some(found),
-                is_settlement: false,
-            };
-            let start = self.add_key(planned, None).start;
-            let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
-            let hits = self.request.hits_or(descriptor, cost);
-            self.checks.add_trial(start, trial, hits);
-        }
-    }
 }
 
 impl Checked {
@@ -530,87 +407,6 @@ impl Checked {
             is_default_cost: false,
             is_raised: false,
         }
-    }
-}
-
-impl Checks {
-    /// Adds a check of this limit, or of one of the request's own, whose key is written already.
-    #[inline]
-    fn add(
-        &mut self,
-        key: Range<usize>,
-        limit: Option<LimitInForce<'_>>,
-        amount: &Amount,
-        hits: i64,
-        options: &Options,
-    ) -> CheckIndex {
-        let index = CheckIndex(self.list.len());
-        let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
-        self.list.push(Check {
-            fingerprint: Fingerprint::of(&self.keys[key.clone()]),
-            key,
-            algorithm: amount.algorithm,
-            hits,
-            modes: Modes {
-                shadow: limit.is_some_and(LimitInForce::shadow_mode),
-                quota: options.quota_mode || limit.is_some_and(|found| found.limit.quota_mode),
-            },
-            on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
-            per_second: amount.rate.unit == Unit::Second,
-            lease: amount.lease,
-            extras: None,
-        });
-        if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
-            let tracked = (Arc::clone(tracking), amount.period());
-            self.extras_mut(index).tracking = Some(tracked);
-        }
-        if let Some(terms) = amount.reservations {
-            let extras = self.extras_mut(index);
-            extras.limit = limit.map(|found| found.limit.id);
-            // Without an id so far.
-            let purpose = Purpose::Plain;
-            extras.reservation = Some(Reservation { terms, purpose });
-        }
-        if amount.notify != Thresholds::default() {
-            self.extras_mut(index).thresholds = Some(amount.notify);
-        }
-        index
-    }
-
-    /// Lets checks of limits that have lost `reservations` end holds. They draw no hits ahead. A
-    /// refused `all_or_none` request would take back the refund on Redis, but not the end.
-    #[cold]
-    fn end_holds(&mut self, rules: &Rules, slots: &[Slot]) {
-        for slot in slots {
-            if let (Some(limit), Disposition::Checked(Checked { check, .. })) =
-                (slot.limit, &slot.disposition)
-                && self.commit == Commit::Each
-                && rules.without_reservations.contains(&limit)
-            {
-                self.list[check.0].lease = false;
-                self.extras_mut(*check).reservation.get_or_insert_default();
-            }
-        }
-    }
-
-    /// Adds a trial, after all checks that are not trials. Its key is the key of its limit with
-    /// `tr` before the algorithm, in the same hash slot; it begins at `start`, and is written up to
-    /// there.
-    fn add_trial(&mut self, start: usize, trial: &Trial, hits: i64) {
-        key::write_trial_tag(&mut self.keys, &trial.amount.algorithm);
-        let index = CheckIndex(self.list.len());
-        self.list.push(Check {
-            key: start..self.keys.len(),
-            fingerprint: Fingerprint::of(&self.keys[start..]),
-            per_second: trial.amount.rate.unit == Unit::Second,
-            on_store_failure: OnStoreFailure::Allow,
-            ..Check::new(trial.amount.algorithm, hits, Modes::default())
-        });
-        if let Some(tracking) = &trial.usage {
-            let tracked = (Arc::clone(tracking), trial.amount.period());
-            self.extras_mut(index).tracking = Some(tracked);
-        }
-        self.trials += 1;
     }
 }
 
@@ -667,5 +463,3 @@ fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<
 mod matching_tests;
 #[cfg(test)]
 mod override_tests;
-#[cfg(test)]
-mod trial_tests;

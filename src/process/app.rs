@@ -386,7 +386,7 @@ fn overrides(
     stores: &Stores,
     metrics: &Metrics,
 ) -> Arc<Registry> {
-    let (store, on_reset) = (stores.of_overrides(settings), stores.forget_leases());
+    let (store, on_reset) = (stores.of_overrides(settings), stores.on_reset());
     let values = settings.rls.logged_values.clone();
     let overrides = Arc::new(Registry::new(Arc::clone(live), store, values, on_reset));
     let scraped = Arc::clone(&overrides);

@@ -17,8 +17,8 @@ use tonic::{Request, Response, Status};
 use super::rls::decode::bytes_and_number;
 use super::rls::respond::Framed;
 use super::rls::{Call, EncodedRequest, Method, Rls};
-use crate::core::algorithm::reservations::{RESERVE, SETTLE};
-use crate::core::answer::{Decision, Decisions, Effect};
+use crate::core::algorithm::reservations::{Outcome, RESERVE, SETTLE};
+use crate::core::answer::{Decision, Decisions};
 use crate::core::proto::kuadrant::{self, CommitResponse, ReserveResponse};
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
@@ -165,10 +165,7 @@ impl Method<'_> for CheckRateLimit {
     /// Refuses checks whose hits are more than was left before their holds.
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
         for ((index, check), &wanted) in plan.checks.indexed().zip(&self.wanted) {
-            let held = match decisions.effect(index) {
-                Effect::Hold(change) => change.held,
-                _ => 0,
-            };
+            let held = decisions.effect(index).hold().held;
             let (Decision::Store(verdict)
             | Decision::Lease(verdict)
             | Decision::DenialCache(verdict)
@@ -236,7 +233,7 @@ impl<'m> Method<'m> for Reserve<'m> {
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
         let is_held = |slot: &Slot| match &slot.disposition {
             Disposition::Checked(Checked { check, .. }) => {
-                let is_undone = decisions.effect(*check).is_undone();
+                let is_undone = decisions.effect(*check).hold().outcome == Outcome::Undone;
                 plan.checks[*check].hits > 0 && decisions[check.0].allows() && !is_undone
             }
             _ => false,
@@ -271,7 +268,7 @@ impl<'m> Method<'m> for Settle<'m> {
 
     fn decided(&mut self, _: &Plan, decisions: &mut Decisions) {
         let mut effects = decisions.effects.iter();
-        *self.has_released = effects.any(|(_, effect)| effect.has_settled());
+        *self.has_released = effects.any(|(_, effect)| effect.hold().outcome.has_matched());
     }
 }
 

@@ -12,6 +12,7 @@
 //! nothing but logs and rings.
 
 mod packed;
+mod reservations;
 mod shard;
 mod table;
 mod unpacked;
@@ -25,20 +26,15 @@ use smallvec::SmallVec;
 use self::packed::{Packed, UsedShare};
 use self::shard::{NewState, Shard};
 use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
-pub use self::usage::TableSize;
-use self::usage::UsageRecords;
+pub use self::usage::{TableSize, UsageRecords};
 use super::Budget;
-use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::{HeldHits, Holds};
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
 use crate::core::answer::{Answer, Answers};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Micros;
-use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{AllOrNone, CheckIndex, Checks, key};
-use crate::limits::rules::Commit;
+use crate::limits::plan::{AllOrNone, CheckIndex, Checks};
 use crate::net::clock;
 
 /// Size and options of the store.
@@ -82,10 +78,10 @@ const KEYS_PER_SHARD: usize = 1_024;
 const MAX_SHARDS: usize = 1 << 18;
 
 /// Maximum number of keys that one step evicts for bytes, which takes some hundred microseconds.
-/// Only a large log or set of holders that grows needs that many.
+/// Only a large log or set of ids that grows needs that many.
 const MOST_EVICTED: usize = 1_024;
 
-/// Placeholder for the answer to a check that was not picked.
+/// The answer to a check that was not picked.
 const NOT_PICKED: StoreError = StoreError::NotExecuted("not picked");
 
 /// The store; clones share the counters.
@@ -163,7 +159,7 @@ impl Memory {
         })
     }
 
-    /// Decides all checks and trials at the time `at`.
+    /// Decides all checks at the time `at`.
     #[inline]
     pub fn decide_all(&self, checks: &Checks, at: Arrival) -> Answers {
         self.decide_if(checks, at, |_| true)
@@ -176,7 +172,7 @@ impl Memory {
         is_picked: impl Fn(CheckIndex) -> bool,
     ) -> Answers {
         let mut each: SmallVec<[Answer; 4]> = SmallVec::with_capacity(checks.total());
-        // All of its checks are picked, or trials alone.
+        // All of its checks are picked, or only those apart.
         if checks.is_all_or_none() && !checks.is_empty() && is_picked(CheckIndex(0)) {
             each = self.all_or_none(checks, at);
         }
@@ -187,30 +183,9 @@ impl Memory {
             });
         }
         if checks.is_tracked() {
-            self.record_usage(checks, &each, at.now);
+            self.0.usage.record_all(checks, &each, at.now);
         }
         Answers { now: at.now, each }
-    }
-
-    /// Records the usage of the tracked checks that were answered. Of a request that is refused as
-    /// a whole, only hits over their limits are recorded.
-    fn record_usage(&self, checks: &Checks, answers: &[Answer], now: Micros) {
-        let is_allowed = |answer: &Answer| answer.verdict.is_ok_and(|verdict| verdict.allowed);
-        let is_refused = checks.commit == Commit::AllOrNone
-            && checks.is_over_limit(answers.iter().map(is_allowed));
-        let mut key = Vec::new();
-        for (index, tracked) in checks.all_tracking() {
-            let Answer { verdict, effect } = answers[index.0];
-            let Ok(verdict) = verdict else { continue };
-            let used = effect.used_by(checks[index].hits, verdict.allowed);
-            let hits = Hits::of_check(used, verdict.allowed || effect.ends());
-            let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
-            // A subject is listed from its first reservation on.
-            if !(hits.is_none() && !effect.reserves() || is_undone) {
-                key::write_usage(checks.key(&checks[index]), &mut key);
-                self.0.usage.record(&key, tracked, now, hits);
-            }
-        }
     }
 
     /// Whether the store has a key, perhaps one that has expired.
@@ -219,47 +194,15 @@ impl Memory {
         self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
     }
 
-    /// The holds of a counter that have not expired.
-    pub fn held_hits(&self, key: &[u8], now: Micros) -> Option<HeldHits> {
-        self.read_holds(key, |holds| HeldHits::of(holds.open(), now))?
-    }
-
-    /// Whether a request has hits of a counter that a settlement would release.
-    pub fn has_hits(&self, key: &[u8], id: HolderId) -> bool {
-        self.read_holds(key, |holds| holds.has_hits(id)) == Some(true)
-    }
-
-    /// Reads the holds of a counter under the lock of its shard.
-    fn read_holds<T>(&self, key: &[u8], read: impl FnOnce(&Holds) -> T) -> Option<T> {
-        let key = key_of(Fingerprint::of(key));
-        self.lock(self.shard_index(key)).holds(key).map(read)
-    }
-
-    /// The usage record under a key at `now`.
-    pub fn usage(&self, key: &[u8], now: Micros) -> Option<Record> {
-        self.0.usage.get(key, now)
-    }
-
-    /// Usage records of a limit in this order. Walks over all records.
-    pub fn top_usage(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
-        self.0.usage.top(tracking, order, page, now)
-    }
-
-    /// The subjects of a limit with the most hits, at most `usage_subjects`. Walks over all
-    /// records.
-    pub fn usage_subjects(&self, tracking: &Tracking, now: Micros) -> Vec<Vec<u8>> {
-        self.0.usage.subjects(tracking, now)
+    /// The usage records.
+    pub fn usage(&self) -> &UsageRecords {
+        &self.0.usage
     }
 
     /// A copy of the state of a counter.
     pub fn state(&self, key: &[u8], algorithm: &Algorithm) -> Option<State> {
         let key = key_of(Fingerprint::of(key));
         self.lock(self.shard_index(key)).peek(key, algorithm)
-    }
-
-    /// The size of all usage records. Locks each of their tables in turn.
-    pub fn usage_size(&self) -> TableSize {
-        self.0.usage.size()
     }
 
     fn answer(&self, checks: &Checks, index: CheckIndex, at: Arrival) -> Answer {

@@ -5,13 +5,13 @@
 //! (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers, probes the
 //! servers that stopped answering, and inspects all of them. `direct` sends commands that are no
 //! decisions. `rtt` estimates how long a server takes to answer. `error` names each error and
-//! defines whether the command ran.
+//! defines whether the command ran. `features` lists what only some limits need.
 //!
 //! No hit may count twice: a check is sent a second time only if it certainly did not run the first
 //! time.
 //!
-//! They import in this order: `error`, `rtt`, `wire`, `connection`, `topology`, then `lanes` and
-//! `monitor`, which do not depend on each other.
+//! They import in this order: `error`, `rtt`, `features`, `wire`, `connection`, `topology`, then
+//! `lanes` and `monitor`, which do not depend on each other.
 //!
 //! # Rules
 //!
@@ -31,8 +31,10 @@
 mod connection;
 mod direct;
 pub(crate) mod error;
+mod features;
 mod lanes;
 mod monitor;
+mod reservations;
 mod rtt;
 #[cfg(test)]
 mod simulation;
@@ -71,7 +73,7 @@ use super::Budget;
 use crate::core::answer::Answers;
 use crate::core::lock;
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{CheckIndex, Checks, key};
+use crate::limits::plan::{CheckIndex, Checks};
 use crate::limits::rules::Commit;
 use crate::net::rare::rare;
 use crate::observe::metrics::Tallies;
@@ -80,7 +82,7 @@ use crate::observe::metrics::Tallies;
 /// slot of few keys has migrated by then.
 const MIGRATION_WAIT: Duration = Duration::from_millis(5);
 
-/// The answer to a trial that was not awaited.
+/// The answer to a check apart that was not awaited.
 const ABANDONED: StoreError = StoreError::Unknown("abandoned");
 
 /// The Redis store of one runtime. Clones share its connections.
@@ -144,17 +146,6 @@ impl Redis {
         &self.main.deployment
     }
 
-    /// Notes hits on tracked checks that the denial cache refused.
-    pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
-        let tracked = checks.all_tracking();
-        for (index, (tracking, _)) in tracked.filter(|(index, _)| is_refused(*index)) {
-            let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
-            let hits = check.hits.unsigned_abs();
-            let record = key::usage_of(checks.key(check));
-            lanes.deployment.usage.refuse(record, tracking, hits);
-        }
-    }
-
     fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
         match &self.per_second {
             Some(worker_lanes) if checks.is_per_second(index) => worker_lanes,
@@ -214,13 +205,8 @@ impl WorkerLanes {
             });
             parts[at].1.picked.push(Picked { index, slot });
         }
-        if checks.has_holders() && !parts.is_empty() {
-            self.deployment.has_holders.store(true, Ordering::Relaxed);
-        }
-        if checks.has_holds() && !parts.is_empty() {
-            self.deployment.has_holds.store(true, Ordering::Relaxed);
-        }
         for (node, mut request) in parts {
+            self.deployment.note_uses(&request);
             request.tallies = tallies.cloned();
             let (queued, reply) = request.share();
             let admitted = node.admit(budget.deadline, queued.since);
@@ -263,23 +249,23 @@ impl Redis {
         picked: &[CheckIndex],
         budget: &Budget,
     ) -> Answers {
-        let is_own = |index: &CheckIndex| !checks.is_trial(*index);
-        match picked.split_at(picked.partition_point(is_own)) {
+        let takes_part = |index: &CheckIndex| !checks.is_apart(*index);
+        match picked.split_at(picked.partition_point(takes_part)) {
             (own, []) => self.query(checks, own, budget).await,
-            (own, trials) => rare(self.query_with_trials(checks, own, trials, budget)).await,
+            (own, apart) => rare(self.query_both(checks, own, apart, budget)).await,
         }
     }
 
-    /// Sends trials in a request of their own, since each counts for itself whatever the others do.
-    /// Both are in one batch, unless they go to different servers.
+    /// Sends checks apart in a request of their own, since each counts for itself whatever the others
+    /// do. Both are in one batch, unless they go to different servers.
     ///
-    /// If a check has no answer, the trials without an answer are not awaited: they would only
+    /// If a check has no answer, those apart without an answer are not awaited: they would only
     /// delay the answer of a failure policy. They may be counted.
-    async fn query_with_trials(
+    async fn query_both(
         &self,
         checks: &Arc<Checks>,
         own: &[CheckIndex],
-        trials: &[CheckIndex],
+        apart: &[CheckIndex],
         budget: &Budget,
     ) -> Answers {
         let mut each = Arc::clone(checks);
@@ -287,23 +273,23 @@ impl Redis {
             Arc::make_mut(&mut each).commit = Commit::Each;
         }
         let decided = pin!(self.query(checks, own, budget));
-        let tried = pin!(self.query(&each, trials, budget));
-        let (mut answers, tried) = match select(decided, tried).await {
-            Either::Left((answers, tried)) => {
+        let others = pin!(self.query(&each, apart, budget));
+        let (mut answers, others) = match select(decided, others).await {
+            Either::Left((answers, others)) => {
                 let has_failed = own
                     .iter()
                     .any(|index| answers.each[index.0].verdict.is_err());
-                let tried = if has_failed {
-                    tried.now_or_never()
+                let others = if has_failed {
+                    others.now_or_never()
                 } else {
-                    Some(tried.await)
+                    Some(others.await)
                 };
-                (answers, tried)
+                (answers, others)
             }
-            Either::Right((tried, decided)) => (decided.await, Some(tried)),
+            Either::Right((others, decided)) => (decided.await, Some(others)),
         };
-        for &CheckIndex(index) in trials {
-            let answer = tried.as_ref().map(|tried| tried.each[index]);
+        for &CheckIndex(index) in apart {
+            let answer = others.as_ref().map(|others| others.each[index]);
             answers.each[index] = answer.unwrap_or(ABANDONED.into());
         }
         answers

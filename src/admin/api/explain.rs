@@ -284,9 +284,13 @@ impl Report {
             let unknown = unknown.as_deref();
             ExplainedDescriptor::new(plan, index, request.domain, entries, &explanation, unknown)
         });
+        let mut descriptors: Vec<_> = descriptors.collect();
+        for (check, index, limit) in plan.trials() {
+            descriptors[index].trial = Tried::new(plan, check, limit);
+        }
         Self {
             domain: String::from_utf8_lossy(request.domain).into_owned(),
-            descriptors: descriptors.collect(),
+            descriptors,
             differs: Vec::new(),
         }
     }
@@ -375,14 +379,14 @@ impl ExplainedDescriptor {
             limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
             counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
             live: None,
-            trial: explanation.trial.and_then(|trial| Tried::new(plan, trial)),
+            trial: None,
         }
     }
 }
 
 impl Tried {
     /// The trial of a descriptor, if the request is counted in one.
-    fn new(plan: &Plan, (check, limit): (CheckIndex, &Limit)) -> Option<Self> {
+    fn new(plan: &Plan, check: CheckIndex, limit: &Limit) -> Option<Self> {
         Some(Self {
             amount: field(&diff::fields(&plan.rules, limit), "trial")?.to_owned(),
             counter: String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned(),
@@ -395,7 +399,7 @@ impl State {
     /// The state of a counter, from a peek.
     pub(super) fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
-        let has_reset = !check.algorithm.has_holders() && check.algorithm.capacity() > 0;
+        let has_reset = !check.algorithm.counts_in_flight() && check.algorithm.capacity() > 0;
         let reset = verdict.filter(|_| has_reset);
         let reset = reset.map(|verdict| verdict.reset_after);
         let is_local = matches!(decision, Decision::DenialCache(_) | Decision::Local(..));

@@ -169,7 +169,7 @@ impl Engine {
         if let Some(variant) = &setup.variant {
             plan.slots.retain(|slot| slot.limit == Some(variant.limit));
             pick(&mut plan, |_| true, |own| variant.of(own), false);
-        } else if duration.is_none() && plan.checks.has_holders() {
+        } else if duration.is_none() && plan.checks.moves_places() {
             let held = |slot: &Slot| {
                 let is_held = |id: &LimitId| setup.rules.limit(*id).counts_in_flight();
                 slot.limit.filter(is_held)
@@ -255,7 +255,7 @@ fn pick(
         }
     }
     if is_tried {
-        picked.extend(plan.checks.trials());
+        picked.extend(plan.checks.apart());
     }
     plan.checks = Arc::new(plan.checks.subset(&picked, change, |_| false));
 }

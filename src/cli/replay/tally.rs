@@ -163,7 +163,7 @@ impl ReplayTally {
             limit.subjects_refused += u64::from(subject.refused == 1);
             let count = subject.refused + subject.blocked;
             self.most_refused.update(fingerprint, count, key);
-        } else if !is_undone && !check.algorithm.has_holders() {
+        } else if !is_undone && !check.algorithm.counts_in_flight() {
             limit.hits_admitted = limit.hits_admitted.saturating_add(hits);
             let window = check.algorithm.window().number_at(at);
             if subject.window != window {

@@ -1,11 +1,11 @@
 //! Compiles the options of a limit to its algorithm, or reports why they make none. A
 //! `fixed_window` that follows the calendar has `period`, `timezone`, `week_starts` and `anchor`.
 
-use std::fmt;
-
 use super::ticks::largest;
-use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, OptionRow, Options, TABLE, Terms};
-use crate::core::text::name_of;
+use super::{
+    Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, OptionRow, Options, Reservations, TABLE,
+    Terms,
+};
 use crate::core::time::{Anchor, Calendar, Period, PeriodKind, Rate, Span, Unit, Weekday, Zone};
 
 /// The field of [`Options`] that an option is read into, by its type.
@@ -76,9 +76,7 @@ impl Options {
         if !self.counts_denied() {
             self.max_debt = written.max_debt;
         }
-        if self.count_denied == Some(false) || self.lease == Some(true) {
-            self.reservations = written.reservations;
-        }
+        self.leave_out_holds(written);
         self.leave_out_calendar(written, rate);
     }
 
@@ -92,9 +90,9 @@ impl Options {
     }
 
     /// Whether refused hits count.
-    fn counts_denied(&self) -> bool {
+    pub(super) fn counts_denied(&self) -> bool {
         self.count_denied
-            .unwrap_or(self.kind == AlgorithmKind::FixedWindow || self.reservations.is_some())
+            .unwrap_or(self.kind == AlgorithmKind::FixedWindow || self.has_holds())
     }
 
     /// The window of a limit with this rate; `None` if it is zero or too long.
@@ -122,33 +120,6 @@ impl Options {
         }
     }
 
-    /// Settlements above the reserved hits have to count, and leases know nothing of reservations.
-    fn check_reservations(&self) -> Result<(), OptionError> {
-        let Some(reservations) = self.reservations else {
-            return Ok(());
-        };
-        let (what, remedy) = if !(SHORTEST_TTL..=LONGEST_TTL).contains(&reservations.ttl) {
-            (
-                "the 'ttl' of 'reservations' is shorter than 1 second or longer than 24 hours",
-                "write the time that the longest request takes, such as 60s",
-            )
-        } else if !self.counts_denied() {
-            (
-                "a limit with 'reservations' has no 'count_denied: false': hits above a reservation \
-                 could not be charged",
-                "remove 'count_denied', or 'reservations'",
-            )
-        } else if self.lease == Some(true) {
-            (
-                "a limit with 'reservations' has no 'lease': a reservation is decided by the store",
-                "remove one of the two",
-            )
-        } else {
-            return Ok(());
-        };
-        Err(OptionError::new("reservations", what, remedy))
-    }
-
     /// Neither a unit nor a request may be of no hits.
     fn check_zeros(&self) -> Result<(), OptionError> {
         let (option, what) = if self.scale == Some(0) {
@@ -173,8 +144,8 @@ impl Options {
             if !field.take(self) {
                 continue;
             }
-            if name == "lease" {
-                errors.push(own.kind.lease_refusal());
+            if let Some(error) = own.kind.refusal(name) {
+                errors.push(error);
                 continue;
             }
             let owners = TABLE.iter().filter(|spec| spec.takes(name));
@@ -186,58 +157,6 @@ impl Options {
         }
         errors
     }
-}
-
-/// The longest `ttl`: a day.
-pub const LONGEST_TTL: Span = Span::from_secs(86_400);
-
-/// The shortest `ttl`.
-pub const SHORTEST_TTL: Span = Span::from_secs(1);
-
-/// The option `reservations` of a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Reservations {
-    /// A hold that is not settled expires after it.
-    pub ttl: Span,
-    /// Per cent of the limit that one reservation can hold; the rest of a larger one is not held.
-    pub max_share: u8,
-    /// A smaller reservation holds these hits; 0: what it asks for.
-    pub minimum: u32,
-    /// Whether the hits of an expired hold are refunded.
-    pub on_expiry: OnExpiry,
-}
-
-impl fmt::Display for Reservations {
-    /// As in a file.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            ttl,
-            max_share,
-            minimum,
-            on_expiry,
-        } = self;
-        let name = name_of(&OnExpiry::NAMED, on_expiry).unwrap_or_default();
-        write!(out, "{{ttl: {ttl}, max_share: {max_share}%, ")?;
-        if *minimum > 0 {
-            write!(out, "minimum: {minimum}, ")?;
-        }
-        write!(out, "on_expiry: {name}}}")
-    }
-}
-
-/// `on_expiry`: whether the hits of an expired hold are refunded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnExpiry {
-    /// They are refunded.
-    #[default]
-    Release,
-    /// They stay counted.
-    Keep,
-}
-
-impl OnExpiry {
-    /// All of them with their names in a file.
-    pub const NAMED: [(&'static str, Self); 2] = [("release", Self::Release), ("keep", Self::Keep)];
 }
 
 /// Whether refused hits count, and how many full limits below zero they may take a key.
@@ -370,7 +289,7 @@ impl Algorithm {
         let debt = options.debt()?;
         let scale = options.scale.unwrap_or(1);
         options.check_zeros()?;
-        options.check_reservations()?;
+        options.check_holds()?;
         // More than any algorithm counts is not exact either.
         let hits = |units: u64| units.saturating_mul(scale.into()).min(LARGEST_COUNT);
         let (limit, burst) = (hits(rate.requests_per_unit), options.burst);

@@ -27,6 +27,7 @@
 mod holds;
 pub mod peaks;
 mod tally;
+pub mod terms;
 
 use smallvec::SmallVec;
 
@@ -34,8 +35,8 @@ pub use self::holds::{BAND, HeldHits, Hold, Holds, Kind};
 use self::holds::{counted, place_of};
 pub use self::peaks::{Peak, Peaks};
 pub use self::tally::Tally;
-use super::concurrency::{Change, HolderId};
-use super::options::{OnExpiry, Reservations};
+pub use self::terms::{OnExpiry, Reservations};
+use super::places::{Change, RequestId};
 use super::{Algorithm, Arrival, LARGEST_COUNT, Part, State, Step};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::verdict::{Verdict, Wait};
@@ -87,11 +88,11 @@ pub enum Purpose {
     #[default]
     Plain,
     /// Reserves its hits for this id.
-    Reserve(HolderId),
+    Reserve(RequestId),
     /// Settles the hold of this id with its hits.
-    Settle(HolderId),
+    Settle(RequestId),
     /// Leaves this id its hits of before it reserved more, because its request was refused.
-    Undo(HolderId),
+    Undo(RequestId),
 }
 
 /// The result of a reservation or a settlement. `lua/reservations.lua` has the same numbers.
@@ -313,7 +314,7 @@ impl Key<'_> {
         step.verdict
     }
 
-    fn set(&mut self, id: HolderId, hold: Hold) {
+    fn set(&mut self, id: RequestId, hold: Hold) {
         self.holds.set(id, hold);
         self.has_changed = true;
     }
@@ -377,7 +378,7 @@ impl Key<'_> {
     }
 
     /// Reserves hits for an id, if it has them already or there is room for another one.
-    fn reserve(&mut self, id: HolderId, hits: i64, terms: &Reservations) -> (Verdict, HoldChange) {
+    fn reserve(&mut self, id: RequestId, hits: i64, terms: &Reservations) -> (Verdict, HoldChange) {
         let (now, asked) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let wanted = asked.min(terms.most_held(self.limit));
         let known = self.holds.find(id, now).cloned();
@@ -470,7 +471,7 @@ impl Key<'_> {
     }
 
     /// Leaves a hold this many hits, and gives back its newest ones. A second time, nothing.
-    fn undo(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
+    fn undo(&mut self, id: RequestId, hits: i64) -> (Verdict, HoldChange) {
         let mut change = HoldChange::of(Outcome::Undone);
         let (now, left) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let known = self.holds.find(id, now);
@@ -505,7 +506,7 @@ impl Key<'_> {
     }
 
     /// Settles the hold of an id.
-    fn release(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
+    fn release(&mut self, id: RequestId, hits: i64) -> (Verdict, HoldChange) {
         let (now, cost) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let known = self.holds.find(id, now).cloned();
         let outcome = match &known {
@@ -580,18 +581,6 @@ fn age_ms(since: Micros, now: Micros) -> u32 {
 }
 
 impl Reservations {
-    /// The most hits that one reservation can hold, at least one: a limit of 0 refuses it.
-    pub fn most_held(&self, limit: &Algorithm) -> u64 {
-        let share = u128::from(limit.capacity()) * u128::from(self.max_share) / 100;
-        u64::try_from(share).unwrap_or(u64::MAX).max(1)
-    }
-
-    /// The smallest number of hits that a reservation asks for.
-    pub fn least_held(&self, limit: &Algorithm) -> i64 {
-        let least = u64::from(self.minimum).min(self.most_held(limit));
-        least.cast_signed()
-    }
-
     /// Decides a check on the state and the holds of its key.
     pub fn step(
         &self,

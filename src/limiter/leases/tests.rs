@@ -198,7 +198,7 @@ fn checks_of(limit: FixedWindow, keys: &[(&str, i64)]) -> Checks {
 fn checks_with(lease: bool, limit: FixedWindow, keys: &[(&str, i64)]) -> Checks {
     Checks::of(keys.iter().map(|&(key, hits)| {
         let mut check = Check::new(Algorithm::FixedWindow(limit), hits, Modes::default());
-        check.lease = lease;
+        check.draws_ahead = lease;
         (key.as_bytes(), check)
     }))
 }

@@ -4,8 +4,8 @@
 
 use smallvec::SmallVec;
 
-use super::{CheckIndex, Checks};
-use crate::core::algorithm::{Algorithm, Arrival, State};
+use super::{Check, CheckIndex, Checks};
+use crate::core::algorithm::{Arrival, State};
 use crate::core::answer::{Effect, Effects};
 use crate::core::time::Span;
 use crate::core::verdict::Verdict;
@@ -18,7 +18,7 @@ pub struct AllOrNone {
     /// The states to write: a check with the key, the new state, and the minimum time to keep it.
     /// Each key occurs once. If the request is over its limit: marks of the ids of its acquires.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
-    /// Acquires and releases of the checks of limits of requests in flight.
+    /// Changes of the places of limits of requests in flight.
     pub effects: Effects,
 }
 
@@ -52,7 +52,7 @@ impl AllOrNone {
             });
             let (_, state, keep_for) = &mut states[known];
             let free = check.algorithm.without_debt();
-            let (step, effect) = checks.step_as(index, &free, check.hits, state.take(), at);
+            let (step, effect) = check.step_as(&free, check.hits, state.take(), at);
             *state = step.state;
             *keep_for = step.keep_for.or(*keep_for);
             verdicts.push(step.verdict);
@@ -64,7 +64,7 @@ impl AllOrNone {
             for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
                 if verdict.allowed {
                     let (algorithm, state) = (&check.algorithm, stored(index));
-                    let (peek, _) = checks.step_as(index, algorithm, 0, state, at);
+                    let (peek, _) = check.step_as(algorithm, 0, state, at);
                     *verdict = Verdict {
                         allowed: true,
                         ..peek.verdict
@@ -104,15 +104,11 @@ impl AllOrNone {
         same: impl Fn(CheckIndex, CheckIndex) -> bool,
     ) -> SmallVec<[(CheckIndex, State, Span); 4]> {
         let mut writes: SmallVec<[(CheckIndex, State, Span); 4]> = SmallVec::new();
-        for (index, check) in checks.indexed().filter(|(_, check)| check.hits > 0) {
-            let Algorithm::Concurrency(limit) = &check.algorithm else {
-                continue;
-            };
+        let acquires = |check: &Check| check.hits > 0 && check.algorithm.counts_in_flight();
+        for (index, check) in checks.indexed().filter(|(_, check)| acquires(check)) {
             let known = writes.iter().position(|(other, ..)| same(*other, index));
             let state = known.map_or_else(|| stored(index), |at| Some(writes[at].1.clone()));
-            if let Some((state, keep_for)) =
-                limit.note_refused(check.holder().unwrap_or_default(), state, at.now)
-            {
+            if let Some((state, keep_for)) = check.note_refused(state, at.now) {
                 match known {
                     Some(known) => (writes[known].1, writes[known].2) = (state, keep_for),
                     None => writes.push((index, state, keep_for)),

@@ -1,9 +1,9 @@
 //! Why each descriptor of a request has its slot in the plan. Used for explanations, never on the
 //! request path.
 
-use super::{CheckIndex, Disposition, Plan, Slot, is_replaced};
+use super::{Disposition, Plan, Slot, is_replaced};
 use crate::core::request::{DecodedRequest, Descriptor};
-use crate::limits::rules::limit::{Limit, LimitInForce};
+use crate::limits::rules::limit::LimitInForce;
 use crate::limits::rules::trace::Trace;
 
 /// Maximum number of limits that are listed as replacing another. A request may have thousands of
@@ -19,8 +19,6 @@ pub struct Explanation<'p> {
     /// The limits that switch its own off in this request, because they name it in `replaces`: at
     /// most the first 20.
     pub replaced_by: Vec<LimitInForce<'p>>,
-    /// The check of its trial, and the limit that has it.
-    pub trial: Option<(CheckIndex, &'p Limit)>,
 }
 
 impl Plan {
@@ -29,18 +27,14 @@ impl Plan {
         let found = self.slots.iter().filter_map(|slot| self.limit(slot));
         let found: Vec<LimitInForce<'p>> = found.collect();
         let mut tracer = self.rules.tracer(request.domain);
-        let mut trials = self.trials().peekable();
-        let mut explain = |(index, ((descriptor, entries), slot)): (_, ((&Descriptor, _), _))| {
+        let mut explain = |((descriptor, entries), slot): ((&Descriptor, _), _)| {
             let tracer = tracer.as_mut().filter(|_| descriptor.limit.is_none());
             Explanation {
                 trace: tracer.map(|tracer| tracer.trace(entries)),
                 replaced_by: self.replacing(slot, &found),
-                trial: trials
-                    .next_if(|(_, of, _)| *of == index)
-                    .map(|(check, _, limit)| (check, limit)),
             }
         };
-        let all = request.descriptors().zip(&self.slots).enumerate();
+        let all = request.descriptors().zip(&self.slots);
         all.map(&mut explain).collect()
     }
 

@@ -20,55 +20,20 @@ pub(crate) use subject::{Part, Subject, SubjectEntry};
 use crate::core::algorithm::Algorithm;
 use crate::core::digest::{LONGEST_PLAIN, push_hex, sha256};
 use crate::core::request::Entry;
-use crate::core::usage::{Order, Tracking};
 use crate::limits::rules::Commit;
 use crate::limits::rules::address::{self, AddressText};
 use crate::limits::rules::limit::{Level, Matching};
 
 /// The version of this format. A new version resets all counters.
-const VERSION: &[u8] = b"w1";
+pub(super) const VERSION: &[u8] = b"w1";
 
-const VALUE: u8 = b'=';
+pub(super) const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';
 const DIGEST: u8 = b'#';
 
-/// Tag that follows the subject in the key of a usage record. No algorithm has it.
-const USAGE: &[u8] = b"us";
-
-/// Tag that follows the subject in the keys of a trial, before the rest. No algorithm has it.
-const TRIAL: &[u8] = b"tr";
-
-/// Replaces `out` with the key of a counter's usage record, in the same hash slot. It does not
-/// contain the algorithm: a change of the algorithm keeps the record.
-pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
-    let subject = up_to_subject(counter);
-    out.clear();
-    out.extend_from_slice(subject);
-    if counter[subject.len()..].starts_with(TRIAL) {
-        out.extend_from_slice(TRIAL);
-    }
-    out.extend_from_slice(USAGE);
-}
-
-/// The key of a counter's usage record.
-pub(crate) fn usage_of(counter: &[u8]) -> Vec<u8> {
-    let mut record = Vec::with_capacity(counter.len());
-    write_usage(counter, &mut record);
-    record
-}
-
-/// The key of the snapshots of a usage record.
-pub(crate) fn snapshots_of(record: &[u8]) -> Vec<u8> {
-    let subject = record.strip_suffix(USAGE).unwrap_or(record);
-    [subject, b"up"].concat()
-}
-
-/// The two keys of the reservations of a counter, in the same hash slot: of the ids, sorted by the
-/// ends of their lives, and of the hits of each id. No algorithm has their tags.
-pub(crate) fn reservation_keys(counter: &[u8]) -> [Vec<u8>; 2] {
-    let (subject, algorithm) = counter.split_at(up_to_subject(counter).len());
-    [b"ro", b"rh"].map(|tag| [subject, tag, algorithm].concat())
-}
+/// Tag that follows the subject in the keys of checks that take no part in the decision, before the
+/// rest. No algorithm has it.
+pub(super) const APART: &[u8] = b"tr";
 
 /// The subject of a record's key, or of a counter's: the text between its braces. A brace closes
 /// after the domain where the domain is the hash tag.
@@ -79,48 +44,9 @@ pub(crate) fn subject(key: &[u8]) -> &[u8] {
     begin.map_or(subject, |begin| &subject[begin + 1..])
 }
 
-/// The key of the index of a limit in this order. The index has its own hash slot, or shares its
-/// domain's slot.
-pub(crate) fn index(prefix: &str, tracking: &Tracking, order: Order) -> Vec<u8> {
-    let mut out = [prefix.as_bytes(), VERSION, b"{"].concat();
-    write_part(&mut out, None, tracking.domain.as_bytes());
-    if tracking.is_in_slot_of_domain {
-        out.push(b'}');
-    }
-    for (key, value) in &tracking.levels {
-        out.push(b'|');
-        write_part(&mut out, None, key.as_bytes());
-        if let Some(value) = value {
-            write_part(&mut out, Some(VALUE), value.as_bytes());
-        }
-    }
-    out.push(b'}');
-    out.extend_from_slice(trial_tag(tracking));
-    out.extend_from_slice(match order {
-        Order::Total => b"ut",
-        Order::Refused => b"ur",
-        Order::LastSeen => b"ul",
-        Order::FirstSeen => b"uf",
-    });
-    out
-}
-
-/// The key of the record of a subject, as [`subject`] returns it.
-pub(crate) fn record(prefix: &str, tracking: &Tracking, subject: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    write_subject(&mut out, prefix, subject, Commit::Each);
-    out.extend_from_slice(trial_tag(tracking));
-    out.extend_from_slice(USAGE);
-    out
-}
-
-const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
-    if tracking.is_trial { TRIAL } else { b"" }
-}
-
 /// A counter key up to the end of its subject. Parts have no braces: a path follows the first
 /// closing one only where the domain alone is the hash tag.
-fn up_to_subject(counter: &[u8]) -> &[u8] {
+pub(super) fn up_to_subject(counter: &[u8]) -> &[u8] {
     let is_end = |&at: &usize| counter[at] == b'}' && counter.get(at + 1) != Some(&b'|');
     let end = (0..counter.len()).find(is_end);
     end.map_or(counter, |end| &counter[..=end])
@@ -250,13 +176,6 @@ pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8], com
     }
 }
 
-/// Appends the part after the subject in the key of a trial: the part of the real counter's key,
-/// with a mark before the algorithm. So both are in the same hash slot.
-pub(crate) fn write_trial_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
-    out.extend_from_slice(TRIAL);
-    algorithm.write_key_tag(out);
-}
-
 /// The key of the overrides. No counter key has a separator directly after the brace, because no
 /// domain is empty.
 pub fn of_overrides(prefix: &str) -> Vec<u8> {
@@ -265,7 +184,7 @@ pub fn of_overrides(prefix: &str) -> Vec<u8> {
 
 /// Appends one part after its mark. The mark of a digest replaces [`VALUE`], and follows
 /// [`PATTERN`].
-fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
+pub(super) fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
     if text.len() > LONGEST_PLAIN {
         // The digest of a pattern differs from the digest of the same text as a value.
         out.extend(mark.filter(|&mark| mark == PATTERN));

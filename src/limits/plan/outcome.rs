@@ -156,7 +156,7 @@ impl<'p> Outcome<'p> {
                 Some(check.algorithm.window().shortest())
             }
             Some(Wait::For(span)) => Some(span),
-            None if check.algorithm.has_holders() => None,
+            None if check.algorithm.counts_in_flight() => None,
             _ => decision.until_reset(),
         };
         let remaining = decision.verdict().map(|verdict| verdict.remaining);

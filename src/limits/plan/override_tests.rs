@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::{Arrival, State};
-use crate::core::time::Micros;
+use crate::core::time::{Micros, Unit};
 use crate::limits::overrides::{EntryRecord, Override, Overrides, RateRecord, Record};
 use crate::limits::rules::Commit;
 use crate::limits::rules::compile::rules_of;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
-use super::{Checked, Checks, Disposition, Options, Plan, Slot};
+use super::{Checked, Checks, Disposition, Options, Plan, Slot, features};
 use crate::core::digest::LONGEST_PLAIN;
 #[cfg(test)]
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
@@ -50,7 +50,7 @@ impl Plan {
             .filter_map(|limit| of_row(limit, subject));
         let in_force: Vec<LimitInForce<'_>> = in_force.collect();
         let mut counting = in_force.clone();
-        counting.retain(|limit| limit.amount().is_some() || limit.trial().is_some());
+        counting.retain(|limit| features::counts(*limit));
         match counting[..] {
             [limit] => Ok(Self::of_counter(rules, subject, limit, options)),
             [] if in_force.is_empty() => Err(PlanError::NoLimit),
@@ -62,7 +62,7 @@ impl Plan {
         }
     }
 
-    /// The plan of a subject by one limit. If the limit is `unlimited`, only its trial counts.
+    /// The plan of a subject by one limit, which may be `unlimited` itself.
     fn of_counter(
         rules: &Arc<Rules>,
         subject: &Subject,
@@ -83,17 +83,12 @@ impl Plan {
             let check = checks.add(key, Some(in_force), amount, 0, options);
             Disposition::Checked(Checked::new(check, amount))
         });
-        if let Some(trial) = disposition.trial(in_force) {
-            let start = checks.keys.len();
-            checks.keys.extend(subject);
-            checks.add_trial(start, trial, 0);
-        }
         let slot = Slot {
             limit: Some(limit.id),
             row,
             disposition,
         };
-        checks.end_holds(rules, std::slice::from_ref(&slot));
+        checks.complete(rules, in_force, &slot, &subject);
         Self {
             rules: Arc::clone(rules),
             slots: [slot].into_iter().collect(),

@@ -432,7 +432,7 @@ impl FieldTexts {
         texts.add("default_cost", amount.default_cost);
         texts.add("lease", amount.lease.then_some(true));
         texts.add("reservations", amount.reservations);
-        let debt = Some(algorithm.debt()).filter(|_| !algorithm.has_holders());
+        let debt = Some(algorithm.debt()).filter(|_| !algorithm.counts_in_flight());
         texts.add("count_denied", debt.map(Debt::counts));
         let has_bound = |debt: &Debt| *debt != Debt::ONE && *debt != Debt::NONE;
         texts.add("max_debt", debt.filter(has_bound).map(Debt::limits));

@@ -556,7 +556,7 @@ impl Limit {
     #[inline]
     pub fn counts_in_flight(&self) -> bool {
         let amount = self.amount.as_ref();
-        amount.is_some_and(|amount| amount.algorithm.has_holders())
+        amount.is_some_and(|amount| amount.algorithm.counts_in_flight())
     }
 
     /// Whether requests can hold hits of it, or of a row.

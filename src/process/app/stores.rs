@@ -83,8 +83,9 @@ impl Stores {
         Limiter::new(denials, store, outage, self.limiter).with_leases(self.leases.clone())
     }
 
-    /// Returns a function that drops all hits that this process has drawn ahead.
-    pub(super) fn forget_leases(&self) -> Box<dyn Fn() + Send + Sync> {
+    /// A function to call when a counter was reset elsewhere: it drops all hits that this process has
+    /// drawn ahead.
+    pub(super) fn on_reset(&self) -> Box<dyn Fn() + Send + Sync> {
         let leases = self.leases.clone().unwrap_or_default();
         Box::new(move || leases.forget_all())
     }
@@ -209,7 +210,7 @@ async fn sweep(memory: &Memory) {
 }
 
 fn memory_samples(memory: &Memory) -> Vec<Sample> {
-    let (size, usage) = (memory.size(), memory.usage_size());
+    let (size, usage) = (memory.size(), memory.usage().size());
     vec![
         families::MEMORY_KEYS.count(&[], size.keys as u64),
         families::MEMORY_BYTES.count(&[], size.bytes as u64),

@@ -133,11 +133,7 @@ impl ThresholdLog {
 
 /// The hits that requests hold of a limit with reservations, in addition to the used ones.
 fn held(check: &Check, effect: &Effect) -> Option<u64> {
-    let open = match effect {
-        Effect::Hold(change) => change.open,
-        _ => 0,
-    };
-    check.has_holds().then_some(open)
+    check.has_holds().then(|| effect.hold().open)
 }
 
 /// The end of the window of a check that resets after `left`, in RFC 3339; `None` for an algorithm

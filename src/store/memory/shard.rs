@@ -6,8 +6,8 @@
 use super::packed::{Packed, UsedShare};
 use super::table::{BlockPool, Entry, EntryKey, FreedBlocks, Table};
 use super::unpacked::UnpackedStates;
-use crate::core::algorithm::reservations::Holds;
-use crate::core::algorithm::{Algorithm, State};
+
+use crate::core::algorithm::{Algorithm, Holds, State};
 use crate::core::time::Micros;
 
 /// The keys of one shard.

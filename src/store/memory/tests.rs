@@ -11,6 +11,7 @@ use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{Check, Modes};
+use crate::limits::rules::Commit;
 
 const START: Arrival = Arrival {
     now: Micros(1_800_000_000_000_000),

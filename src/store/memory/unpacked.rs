@@ -4,11 +4,11 @@
 //! A table entry refers to such a state by its index. The index of a removed state is used again
 //! for the next one.
 
-use crate::core::algorithm::State;
-use crate::core::algorithm::concurrency::{Holder, HolderId, Holders};
-use crate::core::algorithm::reservations::Holds;
+use crate::core::algorithm::concurrency::{Holder, Holders};
+use crate::core::algorithm::places::RequestId;
 use crate::core::algorithm::sliding_window_buckets::Ring;
 use crate::core::algorithm::sliding_window_log::{Log, LoggedHits};
+use crate::core::algorithm::{Holds, State};
 
 /// The most holders and marks of a key in one block: a step makes trees of them again.
 const FEW: usize = 8;
@@ -35,7 +35,7 @@ enum Cell {
     Buckets(Box<Ring>),
     Holders(Box<Holders>),
     /// Up to [`FEW`] with their marks, in one block; the trees of a single one take 800 bytes.
-    FewHolders(Box<[(HolderId, Holder)]>),
+    FewHolders(Box<[(RequestId, Holder)]>),
     Holds(Box<Holds>),
     Other(Box<State>),
     /// Taken out for the length of a step.

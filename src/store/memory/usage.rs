@@ -11,11 +11,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use lru::LruCache;
 
+use crate::core::answer::Answer;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracked, Tracking};
-use crate::limits::plan::key;
+use crate::limits::plan::features::usage;
+use crate::limits::plan::{Checks, key};
+use crate::limits::rules::Commit;
 
 /// The number of tables; a power of two.
 const TABLES: usize = 256;
@@ -23,9 +26,9 @@ const TABLES: usize = 256;
 /// Cost of a record in addition to itself and its key: the pointers of the list and the map.
 const OVERHEAD: usize = 64;
 
-/// All records.
+/// All usage records.
 #[derive(Debug)]
-pub(super) struct UsageRecords {
+pub struct UsageRecords {
     /// Made for the first record: most stores have none.
     tables: OnceLock<Box<[Mutex<Part>]>>,
     max_bytes: usize,
@@ -64,6 +67,27 @@ impl UsageRecords {
         Self {
             tables: OnceLock::new(),
             max_bytes,
+        }
+    }
+
+    /// Records the usage of the tracked checks that were answered. Of a request that is refused as
+    /// a whole, only hits over their limits are recorded.
+    pub(super) fn record_all(&self, checks: &Checks, answers: &[Answer], now: Micros) {
+        let is_allowed = |answer: &Answer| answer.verdict.is_ok_and(|verdict| verdict.allowed);
+        let is_refused = checks.commit == Commit::AllOrNone
+            && checks.is_over_limit(answers.iter().map(is_allowed));
+        let mut key = Vec::new();
+        for (index, tracked) in checks.all_tracked() {
+            let Answer { verdict, effect } = answers[index.0];
+            let Ok(verdict) = verdict else { continue };
+            let used = effect.used_by(checks[index].hits, verdict.allowed);
+            let hits = Hits::of_check(used, verdict.allowed || effect.hold().outcome.ends());
+            let is_undone = is_refused && verdict.allowed && !checks.is_apart(index);
+            // A subject is listed from its first reservation on.
+            if !(hits.is_none() && !effect.hold().is_new() || is_undone) {
+                usage::write_key(checks.key(&checks[index]), &mut key);
+                self.record(&key, tracked, now, hits);
+            }
         }
     }
 
@@ -108,15 +132,15 @@ impl UsageRecords {
     }
 
     /// A copy of the record under a key.
-    pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
+    pub fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
         let part = lock(&self.tables.get()?[part_of(key)]);
         let entry = part.records.peek(key);
         let entry = entry.filter(|entry| !entry.is_expired(now));
         entry.map(|entry| entry.record.clone())
     }
 
-    /// Records of a limit in this order.
-    pub(super) fn top(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
+    /// Records of a limit in this order. Walks over all records.
+    pub fn top(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
         let listed = tracking.settings.subjects as usize;
         let wanted = page.offset.saturating_add(page.count).min(listed);
         let (best, total) = self.best(tracking, order, wanted, now);
@@ -128,8 +152,9 @@ impl UsageRecords {
         }
     }
 
-    /// The subjects of a limit with the most hits, at most `usage_subjects`.
-    pub(super) fn subjects(&self, tracking: &Tracking, now: Micros) -> Vec<Vec<u8>> {
+    /// The subjects of a limit with the most hits, at most `usage_subjects`. Walks over all
+    /// records.
+    pub fn subjects(&self, tracking: &Tracking, now: Micros) -> Vec<Vec<u8>> {
         let listed = tracking.settings.subjects as usize;
         let (best, _) = self.best(tracking, Order::Total, listed, now);
         let best = best.into_iter();
@@ -185,7 +210,7 @@ impl UsageRecords {
     }
 
     /// Locks each table in turn.
-    pub(super) fn size(&self) -> TableSize {
+    pub fn size(&self) -> TableSize {
         let mut size = TableSize::default();
         for part in self.parts() {
             let part = lock(part);

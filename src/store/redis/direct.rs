@@ -26,12 +26,12 @@ use super::wire::hash_slot::Redirect;
 use super::wire::replies::time_of;
 use super::{Redis, error};
 use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::reservations::{BAND, HeldHits, Hold};
 use crate::core::breaker::CircuitState;
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{CheckIndex, Checks, key};
+use crate::limits::plan::features;
+use crate::limits::plan::{CheckIndex, Checks};
 
 /// Maximum number of idle connections. A query that finds none opens one; if it is one too many, it
 /// is closed after the query.
@@ -135,58 +135,7 @@ fn redirect(replies: &[Value]) -> Option<Redirect> {
     redirects?.into_iter().next()
 }
 
-/// The texts of a reply; what is missing is left out.
-fn texts(reply: Option<&Value>) -> Result<Vec<&[u8]>, StoreError> {
-    let texts = match reply {
-        Some(Value::Array(values)) => values.iter(),
-        Some(Value::ServerError(error)) => return Err(error::classify(error)),
-        _ => return Err(StoreError::NotExecuted(error::PROTOCOL)),
-    };
-    let texts = texts.filter_map(|value| match value {
-        Value::BulkString(text) => Some(&text[..]),
-        _ => None,
-    });
-    Ok(texts.collect())
-}
-
 impl Redis {
-    /// The sum of the holds of the counter of a check that have not expired.
-    ///
-    /// # Errors
-    /// The server did not answer.
-    pub async fn held_hits(
-        &self,
-        checks: &Checks,
-        index: CheckIndex,
-        deadline: Instant,
-    ) -> Result<Option<HeldHits>, StoreError> {
-        let lanes = self.worker_lanes(checks, index);
-        let direct = Direct::new(Arc::clone(&lanes.deployment));
-        let owner = checks.key(&checks[index]);
-        let [order, hits] = key::reservation_keys(owner);
-        let unread = StoreError::NotExecuted(error::PROTOCOL);
-        // Groups, in which most holds of a crowded key are, are among the first.
-        let last = (BAND - 1).to_string();
-        let open = direct.query(owner, deadline, |out| {
-            out.push([b"TIME"]);
-            out.push([b"ZRANGEBYSCORE", &order[..], b"0", last.as_bytes()]);
-        });
-        let open = open.await?;
-        let now = open.first().and_then(time_of).ok_or(unread)?;
-        let ids = texts(open.get(1))?;
-        if ids.is_empty() {
-            return Ok(None);
-        }
-        let values = direct.query(owner, deadline, |out| {
-            out.command("HMGET").arg(&hits).arg(&ids);
-            out.end();
-        });
-        let values = values.await?;
-        let values = texts(values.first())?;
-        let holds: Vec<_> = values.into_iter().filter_map(Hold::unpack).collect();
-        Ok(HeldHits::of(holds.iter(), now))
-    }
-
     /// Deletes the counter of a check, on the server that counts it. Returns whether it existed.
     ///
     /// # Errors
@@ -220,9 +169,7 @@ impl Redis {
         } else {
             keys.push(owner.to_vec());
         }
-        if check.has_holds() {
-            keys.extend(key::reservation_keys(owner));
-        }
+        keys.extend(features::further_keys(check, owner));
         let replies = direct.query(owner, deadline, |out| {
             out.command("DEL").arg(&keys);
             out.end();

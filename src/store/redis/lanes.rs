@@ -44,7 +44,6 @@ use super::error;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::limits::plan::key;
 use crate::store::redis::connection::Connection;
 use crate::store::redis::topology::Deployment;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
@@ -396,13 +395,9 @@ impl Lanes {
         connection.of_requests = replies;
         self.node.record_outcome(outcome);
         for (request, summaries) in usage {
-            for (index, summary) in summaries {
-                let check = &request.checks[index];
-                if let Some(tracking) = check.tracking() {
-                    let record = key::usage_of(request.checks.key(check));
-                    self.deployment.usage.enqueue(record, tracking, summary);
-                }
-            }
+            self.deployment
+                .usage
+                .enqueue_all(&request.checks, summaries);
         }
         if needs_expire {
             // The answers are sent, and no request waits for this. If the connection breaks here,

@@ -15,7 +15,7 @@ pub(crate) mod sentinel;
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -29,10 +29,12 @@ use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
 use crate::store::redis::error::{self, ErrorCounters, RedisFailure, Times};
+use crate::store::redis::features::{self, Uses};
 use crate::store::redis::rtt::RoundTripCounts;
 use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::{BatchOptions, KeyScope};
 use crate::store::redis::wire::hash_slot::{self, Redirect, SLOTS, Slot};
+use crate::store::redis::wire::request::Request;
 
 /// The state of one deployment that all runtimes of a process share.
 #[derive(Debug)]
@@ -52,25 +54,12 @@ pub struct Deployment {
     pub(crate) retries: AtomicU64,
     /// The error of the latest attempt to find the servers.
     failed_discovery: Mutex<Option<RedisFailure>>,
-    /// Whether requests had limits with `algorithm: concurrency`.
-    pub(crate) has_holders: AtomicBool,
-    /// Requests held hits.
-    pub(crate) has_holds: AtomicBool,
+    /// Features of limits that requests needed.
+    uses: AtomicU8,
     /// Usage records that are not written yet.
     pub(crate) usage: UsageQueue,
     /// Markers of the counters' loss.
     pub(crate) markers: Markers,
-}
-
-/// The features in use that need commands of their own. The deployment does not know the rules: a
-/// feature is in use from the first request that needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uses {
-    /// Limits with `algorithm: concurrency`.
-    pub(crate) holders: bool,
-    pub(crate) holds: bool,
-    /// Limits with `track_usage`.
-    pub(crate) usage: bool,
 }
 
 /// A server that cannot be used.
@@ -118,8 +107,7 @@ impl Deployment {
             unknown_outcomes: AtomicU64::default(),
             retries: AtomicU64::default(),
             failed_discovery: Mutex::default(),
-            has_holders: AtomicBool::new(false),
-            has_holds: AtomicBool::new(false),
+            uses: AtomicU8::default(),
             usage: UsageQueue::default(),
             markers: Markers::default(),
         };
@@ -252,10 +240,14 @@ impl Deployment {
     }
 
     pub(crate) fn uses(&self) -> Uses {
-        Uses {
-            holders: self.has_holders.load(Ordering::Relaxed),
-            holds: self.has_holds.load(Ordering::Relaxed),
-            usage: self.usage.is_used(),
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    /// Notes the features that a request needs.
+    pub(crate) fn note_uses(&self, request: &Request) {
+        if request.checks.may_have_features() {
+            let picked = request.picked.iter();
+            picked.for_each(|picked| features::note(&self.uses, &request.checks[picked.index]));
         }
     }
 

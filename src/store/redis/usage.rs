@@ -34,11 +34,12 @@ use super::topology::Deployment;
 use super::wire::batch::KeyScope;
 use super::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use super::wire::hash_slot;
-use super::{Direct, error};
+use super::{Direct, Redis, error};
 use crate::core::time::Micros;
 use crate::core::usage::{Order, Summary};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::key;
+use crate::limits::plan::features::usage;
+use crate::limits::plan::{CheckIndex, Checks, key};
 
 /// Writes per second. With the time of a write the index is at most a second late, unless more
 /// subjects wait than one write takes.
@@ -73,6 +74,19 @@ pub struct UsageClient {
     direct: Direct,
     /// `CACHE_KEY_PREFIX`.
     prefix: String,
+}
+
+impl Redis {
+    /// Notes hits on tracked checks that the denial cache refused.
+    pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
+        let tracked = checks.all_tracked();
+        for (index, (limit, _)) in tracked.filter(|(index, _)| is_refused(*index)) {
+            let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
+            let hits = check.hits.unsigned_abs();
+            let record = usage::key_of(checks.key(check));
+            lanes.deployment.usage.refuse(record, limit, hits);
+        }
+    }
 }
 
 impl UsageClient {
@@ -129,7 +143,7 @@ impl UsageClient {
             .await;
         let mut limits: HashMap<_, Vec<Totals>> = HashMap::new();
         for totals in self.deployment.usage.take_summaries(most) {
-            let index = key::index(&self.prefix, &totals.1, Order::Total);
+            let index = usage::index(&self.prefix, &totals.1, Order::Total);
             limits.entry(index).or_default().push(totals);
         }
         for subjects in limits.into_values() {
@@ -205,7 +219,7 @@ impl UsageClient {
     /// Writes the totals of subjects of one limit, and trims its index.
     async fn write_index(&self, subjects: &[Totals], deadline: Instant) {
         let (_, tracking, _) = &subjects[0];
-        let index = |order| key::index(&self.prefix, tracking, order);
+        let index = |order| usage::index(&self.prefix, tracking, order);
         let settings = tracking.settings;
         let expiry_ms = settings.expiry.micros().div_ceil(1_000);
         let owner = index(Order::Total);

@@ -12,7 +12,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{HolderId, MARK_LIFE, MOST_MARKS};
+use super::{MARK_LIFE, MOST_MARKS};
+use crate::core::algorithm::places::RequestId;
 
 /// Number of values that the number in a stamp can have.
 pub(super) const NUMBERS: u64 = 16;
@@ -69,17 +70,17 @@ impl Holder {
 /// The holders of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    by_id: BTreeMap<HolderId, Holder>,
+    by_id: BTreeMap<RequestId, Holder>,
     /// Without marks.
-    by_time: BTreeSet<(u64, HolderId)>,
+    by_time: BTreeSet<(u64, RequestId)>,
     /// Of all holders, with those that have expired.
     used: u64,
     /// The oldest first.
-    marks_by_time: BTreeSet<(u64, Reverse<HolderId>)>,
+    marks_by_time: BTreeSet<(u64, Reverse<RequestId>)>,
 }
 
-impl FromIterator<(HolderId, Holder)> for Holders {
-    fn from_iter<I: IntoIterator<Item = (HolderId, Holder)>>(all: I) -> Self {
+impl FromIterator<(RequestId, Holder)> for Holders {
+    fn from_iter<I: IntoIterator<Item = (RequestId, Holder)>>(all: I) -> Self {
         let mut holders = Self::default();
         all.into_iter()
             .for_each(|(id, holder)| holders.set(id, holder));
@@ -116,7 +117,7 @@ fn expired<I>(
 
 impl Holders {
     /// All holders and marks, in the order of their ids, with those that have expired.
-    pub fn iter(&self) -> impl Iterator<Item = (HolderId, Holder)> {
+    pub fn iter(&self) -> impl Iterator<Item = (RequestId, Holder)> {
         self.by_id.iter().map(|(&id, &holder)| (id, holder))
     }
 
@@ -127,9 +128,9 @@ impl Holders {
             |entries: usize, entry_bytes: usize| entries.div_ceil(5) * (11 * entry_bytes + 32);
         let by_time = [self.by_time.len(), self.marks_by_time.len()];
         size_of::<Self>()
-            + tree(self.by_id.len(), size_of::<(HolderId, Holder)>())
+            + tree(self.by_id.len(), size_of::<(RequestId, Holder)>())
             + by_time
-                .map(|entries| tree(entries, size_of::<(u64, HolderId)>()))
+                .map(|entries| tree(entries, size_of::<(u64, RequestId)>()))
                 .iter()
                 .sum::<usize>()
     }
@@ -141,13 +142,13 @@ impl Holders {
     }
 
     /// The holder of this id, if it has not expired.
-    pub(super) fn find(&self, id: HolderId, now: u64, life: u64) -> Option<Holder> {
+    pub(super) fn find(&self, id: RequestId, now: u64, life: u64) -> Option<Holder> {
         let holder = self.by_id.get(&id)?;
         (holder.places > 0 && is_live(holder.stamp, now, life)).then_some(*holder)
     }
 
     /// The mark of this id, if it has not expired.
-    pub(super) fn mark(&self, id: HolderId, now: u64) -> Option<(Mark, Holder)> {
+    pub(super) fn mark(&self, id: RequestId, now: u64) -> Option<(Mark, Holder)> {
         let known = self.by_id.get(&id)?;
         let mark = match known.number() {
             0 => Mark::Early,
@@ -161,14 +162,14 @@ impl Holders {
     pub(super) fn drop_expired(&mut self, now: u64, life: u64) {
         let holders = expired(&self.by_time, now, life).map(|&(_, id)| id);
         let marks = expired(&self.marks_by_time, now, MARK_LIFE.micros());
-        let expired: Vec<HolderId> = holders.chain(marks.map(|(_, id)| id.0)).collect();
+        let expired: Vec<RequestId> = holders.chain(marks.map(|(_, id)| id.0)).collect();
         for id in expired {
             self.remove(id);
         }
     }
 
     /// Sets the state of an id. A mark beyond the maximum replaces the oldest.
-    pub(super) fn set(&mut self, id: HolderId, holder: Holder) {
+    pub(super) fn set(&mut self, id: RequestId, holder: Holder) {
         self.remove(id);
         self.by_id.insert(id, holder);
         if holder.places > 0 {
@@ -184,7 +185,7 @@ impl Holders {
         self.marks_by_time.insert((holder.stamp, Reverse(id)));
     }
 
-    fn remove(&mut self, id: HolderId) {
+    fn remove(&mut self, id: RequestId) {
         if let Some(holder) = self.by_id.remove(&id) {
             self.by_time.remove(&(holder.stamp, id));
             self.marks_by_time.remove(&(holder.stamp, Reverse(id)));

@@ -33,7 +33,7 @@ fn decide(
     let Algorithm::Concurrency(limit) = limit else {
         panic!("{limit:?}")
     };
-    limit.step_by(HolderId::of(id), state, Micros(now), hits)
+    limit.step_by(RequestId::of(id), state, Micros(now), hits)
 }
 
 /// The meaning of the algorithm, without any order.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::peaks::Peaks;
 use super::{HoldChange, MOST_FORGOTTEN, MOST_IDS, Outcome};
-use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::places::RequestId;
 use crate::core::algorithm::{Algorithm, Arrival, Part, State};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::Verdict;
@@ -16,9 +16,9 @@ use crate::core::verdict::Verdict;
 pub struct Holds {
     /// The state of the algorithm, which counts the hits of open holds too.
     pub counter: Option<State>,
-    by_id: BTreeMap<HolderId, Hold>,
+    by_id: BTreeMap<RequestId, Hold>,
     /// By kind and by the end of their lives.
-    order: BTreeSet<(Kind, Micros, HolderId)>,
+    order: BTreeSet<(Kind, Micros, RequestId)>,
     /// Number of ids of each kind.
     counts: [usize; Kind::ALL.len()],
     /// The hits that come back when all open holds expire.
@@ -112,14 +112,14 @@ impl Hold {
     }
 
     /// The id of the group that a hold is in.
-    fn group(&self) -> HolderId {
+    fn group(&self) -> RequestId {
         let mut id = *if self.is_kept {
             b"--------groupkep"
         } else {
             b"--------grouprel"
         };
         id[..8].copy_from_slice(&(self.until.0 as f64).to_le_bytes());
-        HolderId(id)
+        RequestId(id)
     }
 
     /// The number of holds for which it stands.
@@ -170,7 +170,7 @@ impl Holds {
     }
 
     /// All ids, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (HolderId, &Hold)> {
+    pub fn iter(&self) -> impl Iterator<Item = (RequestId, &Hold)> {
         self.by_id.iter().map(|(&id, hold)| (id, hold))
     }
 
@@ -180,14 +180,14 @@ impl Holds {
     }
 
     /// Whether this id has hits that a settlement would release.
-    pub fn has_hits(&self, id: HolderId) -> bool {
+    pub fn has_hits(&self, id: RequestId) -> bool {
         let hold = self.by_id.get(&id);
         hold.is_some_and(|hold| hold.kind != Kind::Settled)
     }
 
     /// The ids of a kind whose lives end up to an instant, in this order.
-    pub(super) fn ending(&self, kind: Kind, last: Micros) -> impl Iterator<Item = HolderId> {
-        let [low, high] = [0, u8::MAX].map(|byte| HolderId([byte; HolderId::BYTES]));
+    pub(super) fn ending(&self, kind: Kind, last: Micros) -> impl Iterator<Item = RequestId> {
+        let [low, high] = [0, u8::MAX].map(|byte| RequestId([byte; RequestId::BYTES]));
         let range = (kind, Micros(0), low)..=(kind, last, high);
         self.order.range(range).map(|(.., id)| *id)
     }
@@ -204,12 +204,12 @@ impl Holds {
     }
 
     /// The hold of an id; `None` also after the end of its time as kept or settled.
-    pub(super) fn find(&self, id: HolderId, now: Micros) -> Option<&Hold> {
+    pub(super) fn find(&self, id: RequestId, now: Micros) -> Option<&Hold> {
         let hold = self.by_id.get(&id);
         hold.filter(|hold| hold.kind == Kind::Held || hold.end() > now)
     }
 
-    pub(super) fn remove(&mut self, id: HolderId) -> Option<Hold> {
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Hold> {
         let hold = self.by_id.remove(&id)?;
         self.order.remove(&(hold.kind, hold.end(), id));
         self.counts[hold.kind as usize] -= 1;
@@ -223,7 +223,7 @@ impl Holds {
         first.is_some_and(|first| self.remove(first).is_some())
     }
 
-    pub(super) fn set(&mut self, id: HolderId, hold: Hold) {
+    pub(super) fn set(&mut self, id: RequestId, hold: Hold) {
         self.remove(id);
         self.order.insert((hold.kind, hold.end(), id));
         self.counts[hold.kind as usize] += 1;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{HoldChange, Outcome};
-use crate::core::algorithm::concurrency::Gauge;
+use crate::core::algorithm::places::Gauge;
 use crate::core::algorithm::{OnExpiry, Reservations};
 use crate::core::time::{Micros, Span};
 

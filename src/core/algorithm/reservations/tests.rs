@@ -54,13 +54,13 @@ impl Key {
     }
 
     fn reserve(&mut self, id: u8, hits: i64) -> Outcome {
-        self.step(Purpose::Reserve(HolderId::of(&[id])), hits)
+        self.step(Purpose::Reserve(RequestId::of(&[id])), hits)
             .1
             .outcome
     }
 
     fn release(&mut self, id: u8, hits: i64) -> Outcome {
-        self.step(Purpose::Settle(HolderId::of(&[id])), hits)
+        self.step(Purpose::Settle(RequestId::of(&[id])), hits)
             .1
             .outcome
     }
@@ -117,7 +117,7 @@ fn steps_answer_as_the_rule_of_the_model() {
             (_, key) => key.as_mut().expect("a world"),
         };
         key.now = number(0);
-        let id = |at: usize| HolderId::of(words[at].as_bytes());
+        let id = |at: usize| RequestId::of(words[at].as_bytes());
         let allowed = match words[1] {
             "reserve" => {
                 let (verdict, change) = key.step(Purpose::Reserve(id(2)), number(3) as i64);
@@ -146,10 +146,10 @@ fn steps_answer_as_the_rule_of_the_model() {
 fn a_change_has_the_hold_of_its_id() {
     let mut key = Key::new(window(1_000, 86_400), terms(10, OnExpiry::Release));
     let (tally, first) = (Tally::new(&terms(10, OnExpiry::Release)), key.now);
-    let mut hold_after = |seconds, purpose: fn(HolderId) -> Purpose, hits| {
+    let mut hold_after = |seconds, purpose: fn(RequestId) -> Purpose, hits| {
         key.now += seconds * SECOND;
         let now = Micros(key.now);
-        let change = key.step(purpose(HolderId::of(b"1")), hits).1;
+        let change = key.step(purpose(RequestId::of(b"1")), hits).1;
         tally.record(&change, hits, now);
         let hold = change.hold(key.terms.ttl, now);
         let hold = hold.map(|(hits, until)| (hits, (until.0 - first) / SECOND));
@@ -172,7 +172,7 @@ fn a_change_has_the_hold_of_its_id() {
     let mut full = Key::new(window(100, 86_400), terms(10, OnExpiry::Release));
     full.reserve(1, 50);
     full.step(Purpose::Plain, 50);
-    let (_, refused) = full.step(Purpose::Reserve(HolderId::of(&[2])), 1);
+    let (_, refused) = full.step(Purpose::Reserve(RequestId::of(&[2])), 1);
     assert_eq!((refused.outcome, refused.held), (Outcome::Refused, 0));
 }
 
@@ -207,7 +207,7 @@ fn a_refused_reservation_leaves_the_id_its_hits_of_before() {
         key.now += seconds * SECOND;
         assert_eq!((key.reserve(1, 150), key.used()), (Outcome::Held, 150));
         for _ in 0..2 {
-            key.step(Purpose::Undo(HolderId::of(&[1])), 100);
+            key.step(Purpose::Undo(RequestId::of(&[1])), 100);
             assert_eq!(key.used(), 100, "after {seconds} s");
         }
         assert_eq!((key.release(1, 120), key.used()), (outcome, 120));
@@ -217,7 +217,7 @@ fn a_refused_reservation_leaves_the_id_its_hits_of_before() {
 #[test]
 fn a_key_has_a_bound_of_ids() {
     let mut key = Key::new(window(1_000_000, 86_400), terms(10, OnExpiry::Keep));
-    let id = |number: usize| HolderId::of(&number.to_le_bytes());
+    let id = |number: usize| RequestId::of(&number.to_le_bytes());
     let reserve = |key: &mut Key, number| key.step(Purpose::Reserve(id(number)), 1).1.outcome;
     for number in 0..MOST_IDS {
         assert_eq!(reserve(&mut key, number), Outcome::Held);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::algorithm::{AlgorithmKind, Options};
 use crate::core::time::{PeriodKind, Rate, Unit, Zone};
+use crate::limits::plan::features::{trials, usage};
 
 #[test]
 fn keys_read_well_and_stay_short() {
@@ -26,7 +27,7 @@ fn keys_read_well_and_stay_short() {
     assert_eq!(key(b"/x?y=1"), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
     let trial = |counter: &[u8]| {
         let mut trial = up_to_subject(counter).to_vec();
-        write_trial_tag(&mut trial, &algorithm);
+        trials::write_tag(&mut trial, &algorithm);
         trial
     };
     assert_eq!(trial(&key(b"/x")), b"pw1{shop|user=42|path=/x}trfw60");
@@ -37,7 +38,7 @@ fn keys_read_well_and_stay_short() {
     let trial = trial(&of_domain);
     assert_eq!(trial, b"pw1{shop}|user=42|path=/x}trfw60");
     let mut record = Vec::new();
-    write_usage(&trial, &mut record);
+    usage::write_key(&trial, &mut record);
     assert_eq!(record, b"pw1{shop}|user=42|path=/x}trus");
     assert_eq!(
         Subject::of_key(&of_domain).to_string(),

@@ -246,7 +246,7 @@ impl<'a, 'f> Builder<'a, 'f> {
         real: &Resolved,
     ) -> Option<Resolved> {
         let at = &trial.places.at;
-        let has_holders = |amount: Amount| amount.algorithm.has_holders();
+        let has_holders = |amount: Amount| amount.algorithm.counts_in_flight();
         if trial.is_concurrency() || real.amount.is_some_and(has_holders) {
             let what =
                 "a concurrency limit has no trial: its requests take places and give them back";

@@ -95,7 +95,7 @@ pub(super) fn of_extras(limit: &Limit) -> usize {
     });
     let counters = limit.amounts().map(|amount| {
         let has_notify = amount.notify.each().next().is_some();
-        let has_tally = amount.reservations.is_some() || amount.algorithm.has_holders();
+        let has_tally = amount.reservations.is_some() || amount.algorithm.counts_in_flight();
         900 * usize::from(has_notify) + 1_000 * usize::from(has_tally)
     });
     usage + trial + counters.max().unwrap_or_default()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::concurrency::Gauge;
+use crate::core::algorithm::places::Gauge;
 use crate::core::algorithm::reservations::{Outcome, Tally};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{Micros, Span};

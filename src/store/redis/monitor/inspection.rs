@@ -16,8 +16,8 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::diagnostics::{self, Facts};
 use super::queries::{
-    self, CROSS_SLOT, FULL_COVERAGE, INFO, KEY, MissingAccess, NO_ANSWER, Query, SAVE,
-    STOPS_WRITES, TWO_SLOTS, read_config,
+    self, CROSS_SLOT, FULL_COVERAGE, INFO, MissingAccess, NO_ANSWER, SAVE, STOPS_WRITES, TWO_SLOTS,
+    read_config,
 };
 use crate::core::breaker::{CircuitState, Why};
 use crate::core::verdict::StoreError;
@@ -25,11 +25,12 @@ use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};
+use crate::store::redis::features::{KEY, Query, Uses};
 use crate::store::redis::topology::markers::Markers;
 use crate::store::redis::topology::node::{
     Diagnostic, InfoReport, Location, Node, ServerStatus, Urgency,
 };
-use crate::store::redis::topology::{Deployment, SlotMap, Uses};
+use crate::store::redis::topology::{Deployment, SlotMap};
 use crate::store::redis::wire::replies::time_of;
 
 /// The interval between inspections of a server without diagnostics. A usual scrape interval is as

@@ -9,14 +9,8 @@ use bb8_redis::redis::Value;
 
 use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
-use crate::store::redis::topology::Uses;
+use crate::store::redis::features::{self, KEY, Purpose, Query, Uses};
 use crate::store::redis::wire::commands::CommandBuffer;
-
-/// A command in a form that changes nothing: its name, which may be two words, and its arguments.
-pub(super) type Query = &'static [&'static str];
-
-/// Placeholder argument for a key of the server. No such key exists.
-pub(super) const KEY: &str = "{key}";
 
 /// Placeholder argument for a key of another node of the cluster, or of another hash slot.
 const FOREIGN_KEY: &str = "{foreign key}";
@@ -37,10 +31,6 @@ pub(super) const CROSS_SLOT: Query = &[
 
 /// Declares keys of two slots to a script.
 pub(super) const TWO_SLOTS: Query = &["EVAL", "return 1", "2", KEY, FOREIGN_KEY];
-
-/// Commands that Weir needs for one purpose: the feature that fails without them, and one form of
-/// each command that changes nothing.
-pub(super) type Purpose = (&'static str, &'static [Query]);
 
 /// The effect if a command of requests is missing.
 pub(super) const NO_ANSWER: &str = "limits that need these commands get no answer";
@@ -74,51 +64,6 @@ const BEHIND_SENTINELS: Purpose = (NO_ANSWER, &[&["ROLE"]]);
 /// follows, which is MULTI and has no key.
 const IN_A_CLUSTER: Purpose = (NO_ANSWER, &[&["PING"], &["CLUSTER SLOTS"], &["ASKING"]]);
 
-/// The sets of holders of limits with `algorithm: concurrency`.
-const CONCURRENCY: Purpose = (
-    "limits with algorithm: concurrency get no answer",
-    &[
-        &["ZCOUNT", KEY, "0", "0"],
-        &["ZSCORE", KEY, "x"],
-        &["ZADD", KEY, "XX", "0", "x"],
-        &["ZREM", KEY, "x"],
-        &["ZRANGEBYSCORE", KEY, "0", "0"],
-        &["ZREVRANGEBYSCORE", KEY, "0", "0"],
-        &["ZREMRANGEBYSCORE", KEY, "0", "0"],
-    ],
-);
-
-/// The reservations of limits with `reservations`.
-const RESERVATIONS: Purpose = (
-    "limits with reservations get no answer",
-    &[
-        &["ZCOUNT", KEY, "0", "0"],
-        &["ZADD", KEY, "XX", "0", "x"],
-        &["ZREM", KEY, "x"],
-        &["ZRANGEBYSCORE", KEY, "0", "0"],
-        &["HMGET", KEY, "x"],
-        // A user with the right gets an error about the number of arguments.
-        &["HSET", KEY, "x"],
-        &["HDEL", KEY, "x"],
-        &["HLEN", KEY],
-        &["EXISTS", KEY],
-        &["PTTL", KEY],
-    ],
-);
-
-/// The index of usage, of limits with `track_usage`.
-const USAGE: Purpose = (
-    "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
-             cannot be read",
-    &[
-        &["ZADD", KEY, "XX", "0", "x"],
-        &["ZREMRANGEBYRANK", KEY, "0", "0"],
-        &["ZRANGE", KEY, "0", "0", "REV"],
-        &["ZREM", KEY, "x"],
-        &["ZCARD", KEY],
-    ],
-);
-
 /// The purposes of a deployment for which commands are needed.
 pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
     let of_topology = match topology {
@@ -126,11 +71,8 @@ pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
         Topology::Sentinel { .. } => Some(BEHIND_SENTINELS),
         Topology::Cluster(_) => Some(IN_A_CLUSTER),
     };
-    let holders = uses.holders.then_some(CONCURRENCY);
-    let usage = uses.usage.then_some(USAGE);
-    let reservations = uses.holds.then_some(RESERVATIONS);
-    let uses = [holders, reservations, usage].into_iter().flatten();
-    let further = of_topology.into_iter().chain(uses);
+    let used = features::in_use(uses).map(|feature| feature.commands);
+    let further = of_topology.into_iter().chain(used);
     std::iter::once(REQUESTS).chain(further).collect()
 }
 
@@ -268,8 +210,11 @@ mod tests {
             ("+time ", REQUESTS),
             ("behind\nSentinels", BEHIND_SENTINELS),
             ("in a cluster", IN_A_CLUSTER),
-            ("`algorithm: concurrency` need `", CONCURRENCY),
-            ("`track_usage` need `", USAGE),
+            (
+                "`algorithm: concurrency` need `",
+                features::FEATURES[0].commands,
+            ),
+            ("`track_usage` need `", features::FEATURES[2].commands),
         ] {
             let names = purpose.1.iter().map(|query| query[0].to_lowercase());
             let names: Vec<_> = names.map(|name| name.replace(' ', "|")).collect();

@@ -1,6 +1,6 @@
 //! Queue of usage to be written: the latest totals of subjects, and refused hits.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hashbrown::HashMap;
@@ -9,6 +9,8 @@ use lru::LruCache;
 use crate::core::lock;
 use crate::core::time::MAX_SAFE_INTEGER;
 use crate::core::usage::{Summary, Tracking};
+use crate::limits::plan::features::usage;
+use crate::limits::plan::{CheckIndex, Checks};
 
 /// Maximum number of subjects that wait for the index, and of subjects with refused hits: a few
 /// megabytes, and as much as an index has by default.
@@ -22,8 +24,6 @@ const MAX_TAKEN_LOCKED: usize = 100;
 #[derive(Debug, Default)]
 pub(crate) struct UsageQueue {
     waiting: Mutex<Waiting>,
-    /// Whether anything ever waited.
-    is_used: AtomicBool,
     pub(super) dropped: AtomicU64,
     pub(super) lost_hits: AtomicU64,
 }
@@ -60,9 +60,18 @@ pub struct UsageCounts {
 }
 
 impl UsageQueue {
+    /// Queues the totals of the subjects of these checks.
+    pub(crate) fn enqueue_all(&self, checks: &Checks, summaries: Vec<(CheckIndex, Summary)>) {
+        for (index, summary) in summaries {
+            let check = &checks[index];
+            if let Some((tracking, _)) = check.tracked() {
+                self.enqueue(usage::key_of(checks.key(check)), tracking, summary);
+            }
+        }
+    }
+
     /// Queues the totals of the subject of this record.
     pub(crate) fn enqueue(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
-        self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = lock(&self.waiting);
         if let Some(known) = waiting.summaries.peek_mut(&record) {
             *known = (Arc::clone(tracking), summary);
@@ -77,7 +86,6 @@ impl UsageQueue {
 
     /// Queues hits of the subject of this record that the denial cache refused.
     pub(crate) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {
-        self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = lock(&self.waiting);
         if let Some((_, known)) = waiting.refused.get_mut(&record) {
             *known = known.saturating_add(hits).min(MAX_SAFE_INTEGER);
@@ -88,11 +96,6 @@ impl UsageQueue {
             drop(waiting);
             self.lost_hits.fetch_add(hits, Ordering::Relaxed);
         }
-    }
-
-    /// Whether a limit with `track_usage` has counted here.
-    pub(crate) fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::Relaxed)
     }
 
     /// Usage that could not be written so far.
@@ -130,7 +133,7 @@ impl UsageQueue {
 mod tests {
     use super::*;
     use crate::core::time::Micros;
-    use crate::limits::plan::key::usage_of;
+    use crate::limits::plan::features::usage::key_of;
 
     #[test]
     fn what_waits_is_bounded_and_the_rest_is_counted() {
@@ -147,11 +150,11 @@ mod tests {
         };
         for number in 0..MAX_WAITING as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
-            queue.enqueue(usage_of(counter.as_bytes()), &tracking, summary(number));
-            queue.refuse(usage_of(counter.as_bytes()), &tracking, 3);
+            queue.enqueue(key_of(counter.as_bytes()), &tracking, summary(number));
+            queue.refuse(key_of(counter.as_bytes()), &tracking, 3);
         }
-        queue.enqueue(usage_of(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
-        queue.refuse(usage_of(b"w1{d|user=7}fw60:99"), &tracking, u64::MAX);
+        queue.enqueue(key_of(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
+        queue.refuse(key_of(b"w1{d|user=7}fw60:99"), &tracking, u64::MAX);
         assert_eq!(
             queue.counts(),
             UsageCounts {
@@ -192,7 +195,7 @@ mod tests {
                 last_seen: Micros(2),
             };
             queue.enqueue(
-                usage_of(format!("w1{{d|user={number}}}tb60").as_bytes()),
+                key_of(format!("w1{{d|user={number}}}tb60").as_bytes()),
                 &tracking,
                 summary,
             );

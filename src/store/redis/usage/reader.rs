@@ -11,7 +11,7 @@ use crate::core::algorithm::{SlidingWindowBuckets, State};
 use crate::core::time::Micros;
 use crate::core::usage::{HEADER_BYTES, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::key;
+use crate::limits::plan::features::usage;
 use crate::store::redis::error;
 use crate::store::redis::wire::replies::time_of;
 
@@ -31,8 +31,8 @@ impl UsageClient {
         counter: &[u8],
         deadline: Instant,
     ) -> Result<(Micros, Option<Record>), StoreError> {
-        let key = key::usage_of(counter);
-        let snapshots = key::snapshots_of(&key);
+        let key = usage::key_of(counter);
+        let snapshots = usage::snapshots_of(&key);
         let (now, values) = self.values(&[&key, &snapshots], deadline).await?;
         let [record, snapshots] = [0, 1].map(|at| values[at].as_deref().unwrap_or_default());
         let record = Record::from_stored(record);
@@ -90,7 +90,7 @@ impl UsageClient {
         page: Page,
         deadline: Instant,
     ) -> Result<Top, StoreError> {
-        let index = |order| key::index(&self.prefix, tracking, order);
+        let index = |order| usage::index(&self.prefix, tracking, order);
         let key = index(order);
         let (members, total) = self.members(&key, page, deadline).await?;
         let records = self.records(tracking, &members, deadline).await?;
@@ -131,7 +131,7 @@ impl UsageClient {
         tracking: &Tracking,
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let index = key::index(&self.prefix, tracking, Order::Total);
+        let index = usage::index(&self.prefix, tracking, Order::Total);
         let count = SUBJECTS_PER_PART;
         // A subject that others overtake meanwhile is in two parts.
         let mut subjects = IndexSet::new();
@@ -184,7 +184,7 @@ impl UsageClient {
         subjects: &[Vec<u8>],
         deadline: Instant,
     ) -> Result<Vec<Option<Record>>, StoreError> {
-        let key = |subject: &Vec<u8>| key::record(&self.prefix, tracking, subject);
+        let key = |subject: &Vec<u8>| usage::record(&self.prefix, tracking, subject);
         let keys: Vec<Vec<u8>> = subjects.iter().map(key).collect();
         // All keys of a query have to be in one slot of a cluster.
         let is_cluster = self.deployment.is_cluster();

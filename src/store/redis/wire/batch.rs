@@ -434,7 +434,7 @@ fn encoding(
     known_ttls: &mut KnownTtls,
 ) -> GroupEncoding {
     let (checks, check) = (&request.checks, &request.checks[index]);
-    let fixed = window_without_script(checks, check).filter(|_| check.tracking().is_none());
+    let fixed = window_without_script(checks, check).filter(|_| !check.is_tracked());
     let Some(fixed) = fixed else {
         return GroupEncoding::Script(ScriptRef::ByHash);
     };

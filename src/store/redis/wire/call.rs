@@ -12,26 +12,21 @@
 //! Source: redis.io, command pages of EVAL and EVALSHA; Lua's struct library as Redis documents it
 //! in "Redis Lua API reference".
 //!
-//! What only some limits need is in [`Section`]s, one file each: their rows follow the rows of the
-//! checks in the arguments and in the reply.
+//! What only some limits need is in `sections`: their rows follow the rows of the checks in the
+//! arguments and in the reply.
 
-mod holders;
 mod read;
-mod reservations;
 mod sections;
-mod usage;
 mod write;
-
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+pub use self::sections::RefusedHits;
 use super::request::{CheckPosition, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT};
-use crate::core::answer::Answer;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
-use crate::core::usage::{Summary, Tracking};
+use crate::core::usage::Summary;
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{Check, Checks};
 use crate::limits::rules::Commit;
@@ -109,39 +104,6 @@ impl Call<'_> {
         self.parts()
             .any(|(request, _)| request.checks.commit == Commit::AllOrNone)
     }
-}
-
-/// A part of calls and replies that only some limits need.
-struct Section {
-    /// The code by which the script defines the functions of the part, if it has rows. `None`: the
-    /// code of the algorithm does.
-    code: Option<u8>,
-    write: fn(&Call<'_>) -> SectionRows,
-    /// Takes the rows of the section from the front of the reply, and adds what they have to the
-    /// answers and to the notes.
-    read: ReadSection,
-}
-
-type ReadSection = fn(&Call<'_>, &mut &[u8], &mut [Answer], &mut Notes) -> Result<(), StoreError>;
-
-/// Rows of a section in a call.
-#[derive(Default)]
-struct SectionRows {
-    /// Further keys, after the keys of the checks.
-    keys: Vec<Vec<u8>>,
-    /// The arguments. Without rows the first is empty.
-    arguments: SmallVec<[Vec<u8>; 2]>,
-}
-
-/// Hits that were refused without the script, by the denial cache.
-#[derive(Clone, Debug)]
-pub struct RefusedHits {
-    /// The key of the usage record.
-    pub record: Vec<u8>,
-    /// The limit.
-    pub tracking: Arc<Tracking>,
-    /// Number of refused hits.
-    pub hits: u64,
 }
 
 /// Summaries in a reply in addition to the answers.

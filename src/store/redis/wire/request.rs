@@ -130,7 +130,7 @@ impl Request {
 
     /// The number of usual checks that take Redis as long as these.
     pub(crate) fn weight(&self) -> usize {
-        let is_tracked = |picked: &&Picked| self.checks[picked.index].tracking().is_some();
+        let is_tracked = |picked: &&Picked| self.checks[picked.index].is_tracked();
         let tracked = self.picked.iter().filter(is_tracked).count();
         self.picked.len() + (TRACKED_WEIGHT - 1) * tracked
     }
@@ -265,7 +265,7 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::algorithm::concurrency::Change;
+    use crate::core::algorithm::places::Change;
     use crate::core::answer::Effect;
     use crate::core::time::Span;
     use crate::limits::plan::{self, Plan, request_of};

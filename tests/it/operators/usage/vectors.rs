@@ -237,7 +237,7 @@ fn the_memory_store_matches_the_table() {
             );
         }
         let now = line.asks.last().expect("a request").now;
-        line.compare("memory", memory.usage(b"w1{d|k=v}us", now).as_ref());
+        line.compare("memory", memory.usage().get(b"w1{d|k=v}us", now).as_ref());
     }
 }
 

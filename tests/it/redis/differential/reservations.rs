@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use weir::core::algorithm::concurrency::HolderId;
+use weir::core::algorithm::places::RequestId;
 use weir::core::algorithm::reservations::{BAND, Hold, HoldChange, Holds, Outcome, Peak, Purpose};
 use weir::core::algorithm::{OnExpiry, Options, Reservations};
 use weir::core::answer::Effect;
@@ -101,7 +101,7 @@ impl Scene {
         let mut checks = checks_of(&vec![check; 20]);
         for index in 0..20 {
             self.crowd -= 1;
-            let purpose = Purpose::Reserve(HolderId::of(&self.crowd.to_le_bytes()));
+            let purpose = Purpose::Reserve(RequestId::of(&self.crowd.to_le_bytes()));
             checks = checks.with_reservation(CheckIndex(index), self.terms[0], purpose);
         }
         checks
@@ -131,8 +131,8 @@ impl Scene {
         let mut checks = checks_of(&refs);
         for index in 0..count {
             let id = match self.random.u8(..4) {
-                0 => HolderId::of(&self.random.u32(..CROWD).to_le_bytes()),
-                _ => HolderId::of(&[self.random.u8(..8)]),
+                0 => RequestId::of(&self.random.u32(..CROWD).to_le_bytes()),
+                _ => RequestId::of(&[self.random.u8(..8)]),
             };
             let purpose = match self.random.u8(..8) {
                 0..=1 => Purpose::Plain,
@@ -194,7 +194,7 @@ impl Scene {
 }
 
 /// The stored ids of a counter, and the peaks of a bucket.
-fn stored(connection: &mut Connection, counter: &[u8]) -> (Vec<(HolderId, Hold)>, Vec<Peak>) {
+fn stored(connection: &mut Connection, counter: &[u8]) -> (Vec<(RequestId, Hold)>, Vec<Peak>) {
     let end = counter
         .iter()
         .position(|&byte| byte == b'}')
@@ -231,7 +231,7 @@ fn stored(connection: &mut Connection, counter: &[u8]) -> (Vec<(HolderId, Hold)>
             hold.end().0,
             "the order is that of the values"
         );
-        (HolderId(id.try_into().expect("16 bytes")), hold)
+        (RequestId(id.try_into().expect("16 bytes")), hold)
     };
     let peaks = peaks.collect();
     (values.into_iter().map(hold).collect(), peaks)

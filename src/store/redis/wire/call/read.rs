@@ -18,11 +18,10 @@
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::sections::SECTIONS;
-use super::{Call, NUMBER_BYTES, Notes, PROTOCOL_ERROR, holders, integer, numbers};
-use crate::core::algorithm::reservations::Outcome;
+use super::sections::{self, SECTIONS};
+use super::{Call, NUMBER_BYTES, Notes, PROTOCOL_ERROR, integer, numbers};
 use crate::core::algorithm::{Algorithm, Arrival, State};
-use crate::core::answer::{Answer, Effect, HoldChange};
+use crate::core::answer::{Answer, Effect};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
 use crate::limits::plan::Check;
@@ -42,7 +41,7 @@ const POSITION_BYTES: usize = 2;
 type ReplyParts<'r> = (Micros, &'r [u8], &'r [u8], usize);
 
 /// The row of one check.
-enum CheckRow {
+pub(super) enum CheckRow {
     /// The state that the script found and stepped; `None` for a missing key.
     Found(Option<State>),
     /// The result of the script's step: hits that count now, ticks until the limit has recovered,
@@ -113,20 +112,18 @@ impl Call<'_> {
                 if let Some(CheckRow::Decided { reset, .. }) = row
                     && answer.effect == Effect::None
                 {
-                    answer.effect = holders::effect(check, reset);
+                    answer.effect = sections::effect(check, reset);
                 }
-                answer.verdict = match (row, answer.effect) {
-                    (Some(CheckRow::Failed(line)), _) => Err(lines
+                answer.verdict = match row {
+                    Some(CheckRow::Failed(line)) => Err(lines
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
-                    (Some(row), _) if is_peek => self.peek(row, check, arrival),
-                    (Some(row), effect) if check.has_holds() => {
-                        let room = notes.rooms.iter().find(|(at, _)| *at == position);
-                        let room = room.map_or(Span::ZERO, |(_, room)| *room);
-                        self.with_holds(row, check, effect, room, arrival)
+                    Some(row) if is_peek => self.peek(row, check, arrival),
+                    Some(row) => {
+                        let of = (position, check);
+                        sections::verdict(self, row, of, answer.effect, notes, arrival)
                     }
-                    (Some(row), _) => self.verdict(row, check, check.hits, arrival),
-                    (None, _) => Err(PROTOCOL_ERROR),
+                    None => Err(PROTOCOL_ERROR),
                 };
             }
             if request.checks.commit == Commit::AllOrNone {
@@ -158,31 +155,6 @@ impl Call<'_> {
         })
     }
 
-    /// The verdict on a check of a limit with reservations.
-    fn with_holds(
-        &self,
-        row: CheckRow,
-        check: &Check,
-        effect: Effect,
-        room_after: Span,
-        at: Arrival,
-    ) -> Result<Verdict, StoreError> {
-        let (requested, mut check) = (check.hits, check.clone());
-        let change = match effect {
-            Effect::Hold(change) => change,
-            _ => HoldChange::default(),
-        };
-        if change.outcome != Outcome::Plain || check.reserves() {
-            check.hits = change.stepped.cast_signed();
-        }
-        if change.outcome.is_of_hold() {
-            check.algorithm = check.algorithm.without_debt();
-        }
-        let verdict = self.verdict(row, &check, check.hits, at)?;
-        let verdict = change.verdict(verdict, room_after);
-        Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
-    }
-
     /// Reads everything before the error lines.
     fn head<'r>(
         &self,
@@ -208,7 +180,7 @@ impl Call<'_> {
     }
 
     /// The verdict of a row on `hits` hits of a check.
-    fn verdict(
+    pub(super) fn verdict(
         &self,
         row: CheckRow,
         check: &Check,
@@ -233,8 +205,8 @@ impl Call<'_> {
             allowed,
             remaining: check.algorithm.capacity().saturating_sub(used),
             used,
-            // A limit of requests in flight has none: the number is the change of its holders.
-            reset_after: if check.algorithm.has_holders() {
+            // A limit of requests in flight has none: the number is the change of its places.
+            reset_after: if check.algorithm.counts_in_flight() {
                 Span::ZERO
             } else {
                 tick.span(reset)

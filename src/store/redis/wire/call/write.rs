@@ -3,11 +3,10 @@
 use bb8_redis::redis::Cmd;
 use smallvec::SmallVec;
 
-use super::sections::SECTIONS;
-use super::{Call, ClockReading, MAX_INTEGER, ScriptRef, SectionRows, number, pack, pack_short};
+use super::sections::{SECTIONS, SectionRows};
+use super::{Call, ClockReading, MAX_INTEGER, ScriptRef, number, pack, pack_short};
 use super::{longest_jitter, write_key};
-use crate::core::algorithm::concurrency::TAKE_BACK;
-use crate::core::algorithm::{Algorithm, LARGEST_COUNT};
+use crate::core::algorithm::Algorithm;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::Span;
 use crate::limits::plan::Check;
@@ -97,7 +96,7 @@ impl Call<'_> {
         let mut keys: SmallVec<[(Fingerprint, u8); 16]> =
             SmallVec::with_capacity(self.checks.len());
         let mut key = Vec::new();
-        let (mut was_alone, mut holders) = (false, 0);
+        let (mut was_alone, mut in_flight) = (false, 0);
         for (position, request, check) in self.indexed() {
             write_key(&request.checks, check, self.now.time, &mut key);
             command.arg(&key[..]);
@@ -106,12 +105,12 @@ impl Call<'_> {
             rows.firsts.push(first.unwrap_or(position));
             keys.push(of_check);
             let mut run = self.run(request, check, number(&mut rows.limits, &&check.algorithm));
-            if check.algorithm.has_holders() {
-                run.check_number = position as u64 - holders;
-                holders += 1;
+            if check.algorithm.counts_in_flight() {
+                run.check_number = position as u64 - in_flight;
+                in_flight += 1;
             }
             // The step of a run returns only for its last check whether it is allowed.
-            let is_alone = check.has_holds() || check.tracking().is_some();
+            let is_alone = check.has_holds() || check.is_tracked();
             match rows.runs.last_mut() {
                 Some(last) if run == (Run { checks: 1, ..*last }) && !is_alone && !was_alone => {
                     last.checks += 1;
@@ -175,17 +174,10 @@ impl Call<'_> {
                 usize::from(check.modes.quota) + 2 * usize::from(check.modes.shadow)
             }
         };
-        let hits = match check.hits {
-            ..0 if check.algorithm.has_holders() => -1 - i64::from(check.hits == TAKE_BACK),
-            hits => hits.clamp(
-                -LARGEST_COUNT.cast_signed(),
-                check.algorithm.largest_charge().cast_signed(),
-            ),
-        };
         Run {
             limit_and_modes: 4 * limit + modes,
             checks: 1,
-            hits,
+            hits: check.algorithm.script_hits(check.hits),
             check_number: self.check_number(check, request.budget.max_wait),
         }
     }

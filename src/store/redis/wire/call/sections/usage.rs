@@ -6,15 +6,21 @@
 //! run the same code as without it. A state holds its expiry, and is overwritten in place until
 //! that instant comes near.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
-use super::{Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, Section, SectionRows};
-use super::{integer, number, numbers, pack, pack_short};
+use super::{Section, SectionRows};
 use crate::core::answer::Answer;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros};
-use crate::core::usage::{Settings, Summary, Tracked};
+use crate::core::usage::{Settings, Summary, Tracked, Tracking};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{Check, key};
+use crate::limits::plan::Check;
+use crate::limits::plan::features::usage;
+use crate::store::redis::wire::call::{
+    Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, integer, number, numbers, pack,
+    pack_short,
+};
 use crate::store::redis::wire::request::Request;
 
 /// Bytes of the summary of a usage record: four numbers.
@@ -27,20 +33,20 @@ pub(super) const SECTION: Section = Section {
 };
 
 fn write(call: &Call<'_>) -> SectionRows {
-    let (mut usage, mut key) = (UsageRows::default(), Vec::new());
+    let (mut table, mut key) = (UsageRows::default(), Vec::new());
     let mut limits: SmallVec<[(Settings, [u64; 2]); 4]> = SmallVec::new();
     for (position, request, check, (tracking, period)) in call.tracked() {
-        key::write_usage(request.checks.key(check), &mut key);
+        usage::write_key(request.checks.key(check), &mut key);
         let window = period.map(|period| period.window_at(call.now.time));
         let window = window.map_or_else(Default::default, |own| [own.begin.0, own.end.0]);
         let limit = number(&mut limits, &(tracking.settings, window));
-        usage.add(&key, limit, position + 1, check.hits, 0);
+        table.add(&key, limit, position + 1, check.hits, 0);
     }
     for refused in call.refused {
         let hits = refused.hits.min(MAX_SAFE_INTEGER);
         // The next check of the subject makes the snapshot of a new period.
         let limit = number(&mut limits, &(refused.tracking.settings, [0; 2]));
-        usage.add(&refused.record, limit, 0, hits.cast_signed(), hits);
+        table.add(&refused.record, limit, 0, hits.cast_signed(), hits);
     }
     let mut packed_limits = Vec::new();
     for (settings, [begin, end]) in limits {
@@ -55,8 +61,8 @@ fn write(call: &Call<'_>) -> SectionRows {
         pack(&mut packed_limits, &numbers);
     }
     SectionRows {
-        keys: usage.keys,
-        arguments: smallvec![usage.rows, packed_limits],
+        keys: table.keys,
+        arguments: smallvec![table.rows, packed_limits],
     }
 }
 
@@ -120,4 +126,15 @@ impl UsageRows {
         self.rows.extend(hits.to_le_bytes());
         pack(&mut self.rows, &[refused]);
     }
+}
+
+/// Hits that were refused without the script, by the denial cache.
+#[derive(Clone, Debug)]
+pub struct RefusedHits {
+    /// The key of the usage record.
+    pub record: Vec<u8>,
+    /// The limit.
+    pub tracking: Arc<Tracking>,
+    /// Number of refused hits.
+    pub hits: u64,
 }

@@ -3,15 +3,19 @@
 
 use smallvec::smallvec;
 
-use super::{Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, Section, SectionRows};
-use super::{integer, numbers, pack, pack_short};
-use crate::core::algorithm::concurrency::HolderId;
+use super::{Section, SectionRows};
+use crate::core::algorithm::places::RequestId;
 use crate::core::algorithm::reservations::{HoldChange, Outcome, Purpose};
-use crate::core::algorithm::{Algorithm, OnExpiry};
-use crate::core::answer::Answer;
+use crate::core::algorithm::{Algorithm, Arrival, OnExpiry};
+use crate::core::answer::{Answer, Effect};
 use crate::core::time::Span;
-use crate::core::verdict::StoreError;
-use crate::limits::plan::{Check, Reservation, key};
+use crate::core::verdict::{StoreError, Verdict};
+use crate::limits::plan::Check;
+use crate::limits::plan::features::reservations::{self, Reservation};
+use crate::store::redis::wire::call::read::CheckRow;
+use crate::store::redis::wire::call::{
+    Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, integer, numbers, pack, pack_short,
+};
 use crate::store::redis::wire::request::Request;
 
 /// Bytes of the change of a hold: nine numbers.
@@ -26,7 +30,7 @@ pub(super) const SECTION: Section = Section {
 fn write(call: &Call<'_>) -> SectionRows {
     let (mut keys, mut rows) = (Vec::<Vec<u8>>::new(), Vec::new());
     for (position, request, check, reservation) in call.reservations() {
-        let pair = key::reservation_keys(request.checks.key(check));
+        let pair = reservations::keys_of(request.checks.key(check));
         let known = keys.iter().position(|known| *known == pair[0]);
         let first = known.unwrap_or_else(|| {
             keys.extend(pair);
@@ -37,13 +41,13 @@ fn write(call: &Call<'_>) -> SectionRows {
         }
         let (terms, limit) = (&reservation.terms, &check.algorithm);
         let (code, id) = match reservation.purpose {
-            Purpose::Plain => (0, HolderId::default()),
+            Purpose::Plain => (0, RequestId::default()),
             Purpose::Reserve(id) => (1, id),
             Purpose::Settle(id) => (2, id),
             Purpose::Undo(id) => (3, id),
         };
         let keeps = terms.on_expiry == OnExpiry::Keep;
-        let tells_open = check.thresholds().is_some();
+        let tells_open = check.reports_use();
         rows.extend([code, u8::from(keeps) + 2 * u8::from(tells_open)]);
         let window = match limit {
             Algorithm::FixedWindow(fixed) => fixed.number(call.now.time),
@@ -82,6 +86,27 @@ fn read(
         }
     }
     Ok(())
+}
+
+/// The verdict on a check by its row, and by the change that it made.
+pub(super) fn verdict(
+    call: &Call<'_>,
+    row: CheckRow,
+    check: &Check,
+    effect: Effect,
+    room_after: Span,
+    at: Arrival,
+) -> Result<Verdict, StoreError> {
+    let (requested, mut check, change) = (check.hits, check.clone(), effect.hold());
+    if change.outcome != Outcome::Plain || check.reserves() {
+        check.hits = change.stepped.cast_signed();
+    }
+    if change.outcome.is_of_hold() {
+        check.algorithm = check.algorithm.without_debt();
+    }
+    let verdict = call.verdict(row, &check, check.hits, at)?;
+    let verdict = change.verdict(verdict, room_after);
+    Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
 }
 
 /// The change of a hold in packed bytes, and the time until holds make room for refused hits; `None`

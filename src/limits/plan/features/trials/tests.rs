@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::override_tests::order_to;
-use super::*;
-use crate::core::time::Micros;
+use crate::core::time::{Micros, Unit};
 use crate::limits::overrides::Overrides;
+use crate::limits::plan::override_tests::order_to;
+use crate::limits::plan::*;
 use crate::limits::rules::compile::rules_of;
 
 const FILE: &str = "
@@ -99,7 +99,7 @@ fn a_trial_has_the_key_of_its_limit_with_a_mark_and_the_hits_of_the_request() {
     );
     let checks = &plan.checks;
     assert_eq!(checks.total(), 8);
-    assert!(checks.trials().all(|index| checks.is_trial(index)));
+    assert!(checks.apart().all(|index| checks.is_apart(index)));
     let of_slot = |slot| {
         let mut trials = plan.trials().filter(|(_, of, _)| *of == slot);
         trials.next().map(|(check, ..)| check)
@@ -113,7 +113,7 @@ fn a_trial_has_the_key_of_its_limit_with_a_mark_and_the_hits_of_the_request() {
     let tracking = checks[last].tracking().expect("its limit has usage");
     assert!(tracking.is_trial && checks[first].tracking().is_none());
     let mut record = Vec::new();
-    key::write_usage(checks.key(&checks[last]), &mut record);
+    features::usage::write_key(checks.key(&checks[last]), &mut record);
     assert_eq!(record, b"x:w1{d|s=/ab}trus");
     assert!(trials(&self::plan(FILE, &[("b", None)])).is_empty());
 }

@@ -1,10 +1,11 @@
 //! The section of limits of requests in flight: the ids of their checks. In the reply, the row of
 //! such a check has the change of its places instead of a reset time.
 
-use super::{Call, Section, SectionRows};
-use crate::core::algorithm::concurrency::Change;
+use super::{Section, SectionRows};
+use crate::core::algorithm::places::Change;
 use crate::core::answer::Effect;
 use crate::limits::plan::Check;
+use crate::store::redis::wire::call::Call;
 
 pub(super) const SECTION: Section = Section {
     code: None,
@@ -16,8 +17,8 @@ fn write(call: &Call<'_>) -> SectionRows {
     let mut rows = SectionRows::default();
     let mut ids = Vec::new();
     for (_, _, check) in call.indexed() {
-        if check.algorithm.has_holders() {
-            ids.extend_from_slice(&check.holder().unwrap_or_default().0);
+        if check.algorithm.counts_in_flight() {
+            ids.extend_from_slice(&check.holder().0);
         }
     }
     rows.arguments.push(ids);
@@ -25,8 +26,8 @@ fn write(call: &Call<'_>) -> SectionRows {
 }
 
 /// The effect of a check whose row has this number.
-pub(super) fn effect(check: &Check, number: u64) -> Effect {
-    match check.algorithm.has_holders() {
+pub(in crate::store::redis::wire::call) fn effect(check: &Check, number: u64) -> Effect {
+    match check.algorithm.counts_in_flight() {
         true => Effect::of_places(check.hits, Change::of_row(number)),
         false => Effect::None,
     }

@@ -7,13 +7,31 @@
 
 use std::ops::Range;
 
-use super::Check;
 use crate::core::algorithm::reservations::Outcome;
 use crate::core::answer::{Decision, Effect};
 use crate::core::verdict::Verdict;
+use crate::limits::plan::{Check, Checks};
 use crate::limits::rules::thresholds::Thresholds;
 
+impl Checks {
+    /// Whether a check is of a limit with `notify`.
+    #[inline]
+    pub fn has_thresholds(&self) -> bool {
+        self.extras().any(|extras| extras.thresholds.is_some())
+    }
+}
+
 impl Check {
+    fn thresholds(&self) -> Option<&Thresholds> {
+        self.extras.as_ref()?.thresholds.as_ref()
+    }
+
+    /// Whether its limit has `notify`: then answers report the hits of open holds.
+    #[inline]
+    pub fn reports_use(&self) -> bool {
+        self.thresholds().is_some()
+    }
+
     /// The thresholds of the check, and the count before and after its hits; `None` if it counted
     /// nothing, or its limit has no thresholds. The hits that leases drew ahead cross nothing when
     /// they are used.
@@ -55,7 +73,7 @@ mod tests {
     use crate::core::algorithm::{Algorithm, Debt, FixedWindow, SlidingWindowCounter};
     use crate::core::time::{Period, Span};
     use crate::core::verdict::{StoreError, Wait};
-    use crate::limits::plan::{CheckIndex, Checks, Modes};
+    use crate::limits::plan::{CheckIndex, Modes};
 
     const MINUTE: Span = Span::from_secs(60);
     const INDEX: CheckIndex = CheckIndex(1);
