@@ -193,7 +193,7 @@ fn usage_bytes(buckets: u32) -> f64 {
             );
         }
     }
-    assert_eq!(memory.usage_size().records, MANY, "all are kept");
+    assert_eq!(memory.usage().size().records, MANY, "all are kept");
     (own_resident_bytes() - begin) / MANY as f64
 }
 

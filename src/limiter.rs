@@ -316,12 +316,21 @@ fn arriving(max_wait: Span) -> Arrival {
     Arrival { now, max_wait }
 }
 
+/// Counts effects of checks, where metrics do.
+fn observe(
+    tallies: Option<&Tallies>,
+    checks: &Checks,
+    effects: impl IntoIterator<Item = (CheckIndex, Effect)>,
+) {
+    if let Some(tallies) = tallies {
+        tallies.observe_effects(checks, effects);
+    }
+}
+
 impl Undecided<'_> {
     /// Counts effects of the checks.
     fn observe(&self, effects: impl IntoIterator<Item = (CheckIndex, Effect)>) {
-        if let Some(tallies) = self.tallies {
-            tallies.observe_effects(self.checks, effects);
-        }
+        observe(self.tallies, self.checks, effects);
     }
 }
 

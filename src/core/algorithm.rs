@@ -31,7 +31,7 @@ pub use leaky_bucket::LeakyBucket;
 pub(crate) use options::with_field;
 pub use options::{Debt, OptionError, OptionField};
 pub use part::Part;
-pub use reservations::{HeldHits, HoldChange, Holds, OnExpiry, Reservations};
+pub use reservations::{HeldHits, HoldChange, Holds, OnExpiry, Peaks, Reservations};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;

@@ -52,8 +52,8 @@ impl Effect {
         }
     }
 
-    /// The hits that a check has counted, of which so many were requested: one that holds or settles
-    /// hits may count others.
+    /// The hits that a check has counted, of which so many were requested: one that holds or
+    /// settles hits may count others.
     #[inline]
     pub const fn hits_of(&self, requested: i64) -> i64 {
         match self {

@@ -98,9 +98,9 @@ impl FailurePolicies {
         effects
     }
 
-    /// Decides the checks that the store did not decide ([`Decision::Fails`]). Policies do not apply
-    /// to checks that take no part in the request. `at` is called only if `local` decides a check.
-    /// Returns the effects on the local counters.
+    /// Decides the checks that the store did not decide ([`Decision::Fails`]). Policies do not
+    /// apply to checks that take no part in the request. `at` is called only if `local` decides a
+    /// check. Returns the effects on the local counters.
     #[must_use]
     pub fn apply(
         &self,
@@ -160,7 +160,7 @@ impl FailurePolicies {
         let is_held = |check: &Check| {
             let key = checks.key(check);
             match check.settles() {
-                Some(id) => self.local.has_hits(key, id),
+                Some(id) => self.local.read_holds(key, |holds| holds.has_hits(id)) == Some(true),
                 None => {
                     check.hits < 0 && check.algorithm.counts_in_flight() && self.local.contains(key)
                 }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Decided, Limiter, Undecided, arriving, is_shaped, longest_delay};
+use super::{Decided, Limiter, Undecided, arriving, is_shaped, longest_delay, observe};
 use crate::core::answer::{Decision, Decisions};
 use crate::core::time::Span;
 use crate::core::verdict::StoreError;
@@ -135,18 +135,14 @@ impl Limiter {
         let redis = match store {
             Store::Memory(memory) => {
                 let answers = memory.decide_all(&checks, arriving(Span::ZERO));
-                if let Some(tallies) = tallies {
-                    tallies.observe_effects(&checks, answers.effects());
-                }
+                observe(tallies.as_ref(), &checks, answers.effects());
                 return;
             }
             Store::Redis(redis) => redis,
         };
         if from.is_none() {
             let effects = self.failure_policies.release(&checks, |_| true);
-            if let Some(tallies) = &tallies {
-                tallies.observe_effects(&checks, effects);
-            }
+            observe(tallies.as_ref(), &checks, effects);
         }
         let timeout = self.options.store_timeout;
         spawn(async move {
@@ -157,9 +153,7 @@ impl Limiter {
             for pause_ms in PAUSES_MS {
                 let budget = Budget::until(Instant::now() + timeout);
                 let answers = redis.decide(&checks, &checks.indices(), &budget).await;
-                if let Some(tallies) = &tallies {
-                    tallies.observe_effects(&checks, answers.effects());
-                }
+                observe(tallies.as_ref(), &checks, answers.effects());
                 let is_open = |&CheckIndex(index): &CheckIndex| {
                     let verdict = &answers.each[index].verdict;
                     matches!(verdict, Err(StoreError::NotExecuted(_)))

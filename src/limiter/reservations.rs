@@ -12,9 +12,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::places::spawn;
-use super::{Limiter, RESET_TIMEOUT, Undecided, arriving};
-use crate::core::algorithm::Algorithm;
+use super::{Limiter, RESET_TIMEOUT, Undecided, arriving, observe};
 use crate::core::algorithm::reservations::Outcome;
+use crate::core::algorithm::{Algorithm, Holds};
 use crate::core::answer::{Answer, Decision, Decisions, Effect, HeldHits, HoldChange};
 use crate::core::time::Span;
 use crate::core::verdict::{StoreError, Verdict};
@@ -131,7 +131,12 @@ impl Limiter {
         index: CheckIndex,
     ) -> Result<Option<HeldHits>, StoreError> {
         match &self.store {
-            Store::Memory(memory) => Ok(memory.held_hits(checks.key(&checks[index]), clock::now())),
+            Store::Memory(memory) => {
+                let open = |holds: &Holds| HeldHits::of(holds.open(), clock::now());
+                Ok(memory
+                    .read_holds(checks.key(&checks[index]), open)
+                    .flatten())
+            }
             Store::Redis(redis) => {
                 let deadline = Instant::now() + RESET_TIMEOUT;
                 redis.held_hits(checks, index, deadline).await
@@ -177,9 +182,7 @@ impl Limiter {
             let budget = self.budget(Instant::now(), None);
             let picked = new.checks.indices();
             let answers = self.store.decide(&new.checks, &picked, &budget).await;
-            if let Some(tallies) = tallies {
-                tallies.observe_effects(&new.checks, answers.effects());
-            }
+            observe(tallies, &new.checks, answers.effects());
             if answers.each.iter().all(|answer| answer.verdict.is_ok()) {
                 return;
             }

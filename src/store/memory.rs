@@ -12,7 +12,6 @@
 //! nothing but logs and rings.
 
 mod packed;
-mod reservations;
 mod shard;
 mod table;
 mod unpacked;
@@ -28,7 +27,7 @@ use self::shard::{NewState, Shard};
 use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
 pub use self::usage::{TableSize, UsageRecords};
 use super::Budget;
-use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::algorithm::{Algorithm, Arrival, Holds, State, Step};
 use crate::core::answer::{Answer, Answers};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
@@ -197,6 +196,12 @@ impl Memory {
     /// The usage records.
     pub fn usage(&self) -> &UsageRecords {
         &self.0.usage
+    }
+
+    /// Reads the holds of a counter, if it has some, under the lock of its shard.
+    pub fn read_holds<T>(&self, key: &[u8], read: impl FnOnce(&Holds) -> T) -> Option<T> {
+        let key = key_of(Fingerprint::of(key));
+        self.lock(self.shard_index(key)).holds(key).map(read)
     }
 
     /// A copy of the state of a counter.

@@ -194,6 +194,11 @@ impl HoldChange {
         }
     }
 
+    /// Whether its check had no id.
+    pub fn is_plain(&self) -> bool {
+        self.outcome == Outcome::Plain
+    }
+
     /// The hits that a check has counted, of which so many were requested.
     pub const fn hits_of(&self, requested: i64) -> i64 {
         match self.outcome {

@@ -11,10 +11,9 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::reservations::Peaks;
 use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{
-    Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+    Arrival, Debt, OptionError, Part, Peaks, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
 };
 use crate::core::time::{Period, Span, Tick};
 

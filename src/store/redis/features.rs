@@ -5,13 +5,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::limits::plan::Check;
 
-/// A feature of limits.
-pub(crate) struct Feature {
-    /// Whether a check needs it.
-    is_needed: fn(&Check) -> bool,
-    pub(crate) commands: Purpose,
-}
-
 /// A command in a form that changes nothing: its name, which may be two words, and its arguments.
 pub(crate) type Query = &'static [&'static str];
 
@@ -22,20 +15,11 @@ pub(crate) const KEY: &str = "{key}";
 /// each command that changes nothing.
 pub(crate) type Purpose = (&'static str, &'static [Query]);
 
-/// All of them.
-pub(crate) static FEATURES: [Feature; 3] = [
-    Feature {
-        is_needed: |check| check.algorithm.counts_in_flight(),
-        commands: CONCURRENCY,
-    },
-    Feature {
-        is_needed: Check::has_holds,
-        commands: RESERVATIONS,
-    },
-    Feature {
-        is_needed: Check::is_tracked,
-        commands: USAGE,
-    },
+/// All features: whether a check needs one, and its commands.
+pub(crate) static FEATURES: [(fn(&Check) -> bool, Purpose); 3] = [
+    (|check| check.algorithm.counts_in_flight(), CONCURRENCY),
+    (Check::has_holds, RESERVATIONS),
+    (Check::is_tracked, USAGE),
 ];
 
 /// The sets of holders of limits with `algorithm: concurrency`.
@@ -88,16 +72,15 @@ pub(crate) type Uses = u8;
 
 /// Notes the features that a check needs.
 pub(crate) fn note(uses: &AtomicU8, check: &Check) {
-    for (bit, feature) in FEATURES.iter().enumerate() {
-        if uses.load(Ordering::Relaxed) & (1 << bit) == 0 && (feature.is_needed)(check) {
+    for (bit, (is_needed, _)) in FEATURES.iter().enumerate() {
+        if uses.load(Ordering::Relaxed) & (1 << bit) == 0 && is_needed(check) {
             uses.fetch_or(1 << bit, Ordering::Relaxed);
         }
     }
 }
 
-/// The features of these uses.
-pub(crate) fn in_use(uses: Uses) -> impl Iterator<Item = &'static Feature> {
+/// The commands that these uses need.
+pub(crate) fn commands(uses: Uses) -> impl Iterator<Item = Purpose> {
     let all = FEATURES.iter().enumerate();
-    let used = all.filter(move |(bit, _)| uses & (1 << bit) != 0);
-    used.map(|(_, feature)| feature)
+    all.filter_map(move |(bit, (_, commands))| (uses & (1 << bit) != 0).then_some(*commands))
 }

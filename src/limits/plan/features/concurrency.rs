@@ -15,9 +15,9 @@ use crate::limits::plan::{
 use crate::limits::rules::Commit;
 
 impl Matcher<'_, '_> {
-    /// Like `disposition`, for a limit of requests in flight. The last entry of its descriptor is the id
-    /// of the request, which is not a part of the subject: the entry keeps its key and gets an
-    /// empty value, and everything after the plan sees that (keys, overrides, usage, metrics,
+    /// Like `disposition`, for a limit of requests in flight. The last entry of its descriptor is
+    /// the id of the request, which is not a part of the subject: the entry keeps its key and gets
+    /// an empty value, and everything after the plan sees that (keys, overrides, usage, metrics,
     /// subjects). A separate function, to keep it off the path of other limits.
     #[inline(never)]
     pub(super) fn disposition_in_flight(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {

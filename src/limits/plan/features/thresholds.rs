@@ -7,7 +7,6 @@
 
 use std::ops::Range;
 
-use crate::core::algorithm::reservations::Outcome;
 use crate::core::answer::{Decision, Effect};
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{Check, Checks};
@@ -44,11 +43,11 @@ impl Check {
         let counted = match (effect, decision) {
             (Effect::Drawn { before, after }, _) => *before..*after,
             (Effect::Hold(change), Decision::Store(verdict)) => {
-                let plain = match change.outcome {
-                    Outcome::Plain => verdict.used - self.counted_before(verdict)?,
-                    _ => 0,
+                let plain = match change.is_plain() {
+                    true => verdict.used - self.counted_before(verdict)?,
+                    false => 0,
                 };
-                // Reserved hits are not used yet.
+                // Open holds are not used yet.
                 let after = verdict.used.saturating_sub(change.open);
                 after.saturating_sub(plain.saturating_add(change.settled))..after
             }

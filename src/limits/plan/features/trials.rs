@@ -1,9 +1,10 @@
 //! Trials: checks of what limits would do with other numbers, after all checks that take part in
 //! the decision. The key of a trial is the key of its limit with a tag before the algorithm.
 //!
-//! No lease and no denial cache answers a trial, because it has to be counted also where they answer
-//! the limit, and no failure policy applies to it. In `local` counters it would be a trial of a share
-//! of the limit, and would mix two counts: hits that the store did not count are `not_counted`.
+//! No lease and no denial cache answers a trial, because it has to be counted also where they
+//! answer the limit, and no failure policy applies to it. In `local` counters it would be a trial of
+//! a share of the limit, and would mix two counts: hits that the store did not count are
+//! `not_counted`.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -71,8 +71,7 @@ pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
         Topology::Sentinel { .. } => Some(BEHIND_SENTINELS),
         Topology::Cluster(_) => Some(IN_A_CLUSTER),
     };
-    let used = features::in_use(uses).map(|feature| feature.commands);
-    let further = of_topology.into_iter().chain(used);
+    let further = of_topology.into_iter().chain(features::commands(uses));
     std::iter::once(REQUESTS).chain(further).collect()
 }
 
@@ -210,11 +209,8 @@ mod tests {
             ("+time ", REQUESTS),
             ("behind\nSentinels", BEHIND_SENTINELS),
             ("in a cluster", IN_A_CLUSTER),
-            (
-                "`algorithm: concurrency` need `",
-                features::FEATURES[0].commands,
-            ),
-            ("`track_usage` need `", features::FEATURES[2].commands),
+            ("`algorithm: concurrency` need `", features::FEATURES[0].1),
+            ("`track_usage` need `", features::FEATURES[2].1),
         ] {
             let names = purpose.1.iter().map(|query| query[0].to_lowercase());
             let names: Vec<_> = names.map(|name| name.replace(' ', "|")).collect();

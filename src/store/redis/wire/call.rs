@@ -16,7 +16,7 @@
 //! arguments and in the reply.
 
 mod read;
-mod sections;
+pub(super) mod sections;
 mod write;
 
 use smallvec::SmallVec;

@@ -19,6 +19,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use crate::core::algorithm;
 use crate::core::digest::hex;
+use crate::store::redis::wire::call::sections::SECTIONS;
 
 /// A text of the script.
 #[derive(Debug)]
@@ -42,9 +43,8 @@ pub(crate) static CROSS_SLOT_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
 
 impl Script {
     /// `frame.lua` comes first, after `keys`, because the algorithms register their steps in its
-    /// table; `reservations.lua`, which takes several steps for a check, and
-    /// `usage.lua`, which follows what the steps return, come after them; `decide.lua`,
-    /// which calls the steps, comes last, after `reads`, which reads the states.
+    /// table; the scripts of sections, of which each may call those before it, come after them;
+    /// `decide.lua`, which calls the steps, comes last, after `reads`, which reads the states.
     fn new(keys: &str, reads: &str) -> Self {
         let mut text = keys.to_owned();
         text += concat!(
@@ -53,11 +53,8 @@ impl Script {
             include_str!("../../../../lua/log.lua"),
         );
         text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
-        text += concat!(
-            include_str!("../../../../lua/reservations.lua"),
-            include_str!("../../../../lua/usage.lua"),
-            include_str!("../../../../lua/clock.lua")
-        );
+        text.extend(SECTIONS.iter().rev().map(|section| section.script));
+        text += include_str!("../../../../lua/clock.lua");
         text += reads;
         text += include_str!("../../../../lua/decide.lua");
         let hash = hash(&text);

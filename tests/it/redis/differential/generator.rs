@@ -211,7 +211,7 @@ impl Generator {
         if self.is_steady && random.u8(..16) > 0 {
             return random.i64(-2..6);
         }
-        if limit.has_holders() && random.u8(..3) > 0 {
+        if limit.counts_in_flight() && random.u8(..3) > 0 {
             return [1, 1, 1, -1, -1, TAKE_BACK][random.usize(..6)];
         }
         match random.u8(..24) {
@@ -275,7 +275,7 @@ impl Generator {
     /// The limit after a reload that changed its amount: the key stays the same, also if the tick
     /// changes.
     fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
-        if limit.has_holders() {
+        if limit.counts_in_flight() {
             return self.places();
         }
         let window = limit.window().shortest().micros() / 1_000_000;

@@ -8,6 +8,7 @@ use crate::limits::plan::Check;
 use crate::store::redis::wire::call::Call;
 
 pub(super) const SECTION: Section = Section {
+    script: "",
     code: None,
     write,
     read: |_, _, _, _| Ok(()),

@@ -22,6 +22,7 @@ use crate::store::redis::wire::request::Request;
 const CHANGE_BYTES: usize = 9 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
+    script: include_str!("../../../../../../lua/reservations.lua"),
     code: Some(b'R'),
     write,
     read,
@@ -88,23 +89,28 @@ fn read(
     Ok(())
 }
 
-/// The verdict on a check by its row, and by the change that it made.
-pub(super) fn verdict(
+/// The verdict of a row on the check at this position, whose hold this effect has changed.
+pub(in crate::store::redis::wire::call) fn verdict(
     call: &Call<'_>,
     row: CheckRow,
-    check: &Check,
+    (position, check): (usize, &Check),
     effect: Effect,
-    room_after: Span,
+    notes: &Notes,
     at: Arrival,
 ) -> Result<Verdict, StoreError> {
+    if !check.has_holds() {
+        return call.verdict(row, check, check.hits, at);
+    }
     let (requested, mut check, change) = (check.hits, check.clone(), effect.hold());
-    if change.outcome != Outcome::Plain || check.reserves() {
+    if !change.is_plain() || check.reserves() {
         check.hits = change.stepped.cast_signed();
     }
     if change.outcome.is_of_hold() {
         check.algorithm = check.algorithm.without_debt();
     }
     let verdict = call.verdict(row, &check, check.hits, at)?;
+    let room = notes.rooms.iter().find(|(of, _)| *of == position);
+    let room_after = room.map_or(Span::ZERO, |(_, room)| *room);
     let verdict = change.verdict(verdict, room_after);
     Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
 }

@@ -27,6 +27,7 @@ use crate::store::redis::wire::request::Request;
 const SUMMARY_BYTES: usize = 4 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
+    script: include_str!("../../../../../../lua/usage.lua"),
     code: Some(b'U'),
     write,
     read,
