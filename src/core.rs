@@ -8,6 +8,7 @@ pub mod breaker;
 pub mod digest;
 pub mod fingerprint;
 mod lock;
+pub mod message;
 pub mod proto;
 pub mod request;
 pub mod text;

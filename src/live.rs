@@ -209,18 +209,10 @@ fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
 mod tests {
     use super::*;
     use crate::limits::overrides::{EntryRecord, Record};
-    use crate::limits::rules::compile::Severity;
+    use crate::limits::rules::messages;
 
     fn problem(what: &str) -> Problem {
-        Problem {
-            severity: Severity::Error,
-            file: "a.yaml".into(),
-            path: String::new(),
-            line: 1,
-            column: 1,
-            what: what.into(),
-            remedy: "mend it".into(),
-        }
+        Problem::whole("a.yaml".into(), messages::unusable_resource(what))
     }
 
     #[test]
@@ -312,7 +304,7 @@ mod tests {
         assert!(live.reject(vec![problem("one")]));
         assert!(!live.reject(vec![problem("one")]));
         assert!(live.reject(vec![problem("two")]));
-        assert_eq!(live.rejected().unwrap().problems[0].what, "two");
+        assert_eq!(live.rejected().unwrap().problems[0].message.what, "two");
         assert!(
             metrics
                 .encode()

@@ -16,6 +16,7 @@ use crate::limits::rules::compile::{self, OneLine, Problem, Severity, SourceText
 use crate::limits::rules::diff::Difference;
 use crate::limits::rules::domains::Overlay;
 use crate::limits::rules::limit::Limit;
+use crate::limits::rules::messages;
 use crate::live::files;
 use crate::process::settings::{ReadFlags, Settings};
 
@@ -180,8 +181,7 @@ fn read_overlay(check: &CheckArgs, path: &Path) -> Result<CheckedFiles, Vec<Prob
         false => files::read(&options)?.texts,
     };
     let Some(text) = texts.first_mut() else {
-        let what = "an overlay is one file".to_owned();
-        let problem = Problem::whole(name.into_owned(), what, "name the file");
+        let problem = Problem::whole(name.into_owned(), messages::overlay_of_many_files());
         return Err(vec![problem]);
     };
     text.name = name.into_owned();
@@ -268,9 +268,8 @@ impl CheckedFiles {
         let of_revision = || read_all(&options, paths, at_revision);
         let read = match old.exists() {
             true if revision::may_be(old) && of_revision().is_ok() => {
-                let what = "it is a path, and a revision of git as well".to_owned();
-                let remedy = format!("write ./{revision}, or a full name such as refs/heads/main");
-                Err(vec![Problem::whole(revision.to_string(), what, &remedy)])
+                let message = messages::path_and_revision(&revision);
+                Err(vec![Problem::whole(revision.to_string(), message)])
             }
             true => read(&options),
             false => of_revision(),
@@ -452,7 +451,10 @@ mod tests {
             line: 2,
             column: 12,
             severity,
-            ..Problem::whole(name.clone(), "warning: error: x".to_owned(), "y")
+            ..Problem::whole(
+                name.clone(),
+                messages::unusable_source("x", "warning: error: x"),
+            )
         };
         let found = CheckedFiles {
             problems: vec![problem(Severity::Error), problem(Severity::Warning)],

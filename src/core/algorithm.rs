@@ -14,6 +14,7 @@ mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
 mod leases;
+pub(crate) mod messages;
 pub mod options;
 mod part;
 pub mod places;

@@ -122,12 +122,12 @@ fn check_problems(files: &[SourceText], compiled: &Result<Compiled, Vec<Problem>
             shown.chars().take(200).collect::<String>()
         );
         assert!(
-            !problem.what.is_empty() && !problem.remedy.is_empty(),
+            !problem.message.what.is_empty() && !problem.message.remedy.is_empty(),
             "{problem:?}"
         );
         if problem.line == 0 {
             assert!(
-                problem.column == 0 && problem.what.contains("file"),
+                problem.column == 0 && problem.message.what.contains("file"),
                 "{problem:?}"
             );
             continue;

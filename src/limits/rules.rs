@@ -16,6 +16,7 @@ pub mod digest;
 pub mod display_name;
 pub mod domains;
 pub mod limit;
+pub(crate) mod messages;
 pub mod place;
 pub mod region;
 pub(crate) mod source;

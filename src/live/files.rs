@@ -22,6 +22,7 @@ use super::Live;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, Problem, SourceText, compile, too_much_memory};
 use crate::limits::rules::diff::Difference;
+use crate::limits::rules::messages;
 use crate::net::throttle::Throttle;
 use crate::net::{background, bounded};
 use crate::observe::metrics::Metrics;
@@ -105,11 +106,9 @@ impl Read {
 
     /// The text of the only file at `path`.
     pub(super) fn only(&self, path: &Path) -> Result<SourceText, Vec<Problem>> {
-        let what = "it is a folder with several files";
-        let remedy = "write the path of one file";
         match &*self.texts {
             [only] => Ok(only.clone()),
-            _ => Err(vec![scan::problem(path, what.to_owned(), remedy)]),
+            _ => Err(vec![scan::problem(path, messages::several_files())]),
         }
     }
 }
@@ -370,10 +369,9 @@ pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
     if !path.metadata().is_ok_and(|it| it.file_type().is_fifo()) {
         return try_read(options, &mut false).0;
     }
-    let unusable = |what, remedy| vec![scan::problem(path, what, remedy)];
     let text = bounded::read_input(path, scan::MAX_FILE_BYTES)
         .map_err(|error| vec![scan::unreadable(path, &error)])?
-        .ok_or_else(|| unusable("too large for a pipe".to_owned(), "write it into a file"))?;
+        .ok_or_else(|| vec![scan::problem(path, messages::pipe_too_large())])?;
     let name = path.to_string_lossy().into_owned();
     Ok(Read::new(vec![SourceText { name, text }], &[]))
 }
@@ -404,9 +402,8 @@ fn try_read(
             std::thread::sleep(BETWEEN_READS);
         }
     }
-    let what = "the files keep changing while weir reads them".to_owned();
-    let remedy = "wait until they are written, and try again";
-    (Err(vec![scan::problem(&options.path, what, remedy)]), None)
+    let problem = scan::problem(&options.path, messages::changing_files());
+    (Err(vec![problem]), None)
 }
 
 /// Reads these files; those that have a `previous` content are loaded with it.
@@ -419,10 +416,7 @@ fn read_all(
     let mut problems = found.problems.clone();
     // An empty folder is most often an accident: a wrong path, or a volume that is not mounted.
     if !found.is_usable() && problems.is_empty() {
-        let what = "there are no files of limits".to_owned();
-        let remedy =
-            "add a configuration file; to limit nothing, one with a domain and no descriptors";
-        problems.push(scan::problem(&options.path, what, remedy));
+        problems.push(scan::problem(&options.path, messages::no_files()));
     }
     let mut texts = Vec::with_capacity(found.files.len());
     let most = options.compile.max_memory.unwrap_or(u64::MAX);
@@ -432,8 +426,7 @@ fn read_all(
         let read = || bounded::read(&file.real, file.max_bytes().min(left));
         match previous(file).map_or_else(read, |text| Ok(Some(text))) {
             Ok(None) if left < file.max_bytes() => {
-                let (what, remedy) = too_much_memory(most);
-                problems.push(scan::problem(&file.name, what, remedy));
+                problems.push(scan::problem(&file.name, too_much_memory(most)));
                 break;
             }
             Ok(None) => problems.push(file.too_long()),

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use crate::limits::rules::compile::{OneLine, Problem};
+use crate::limits::rules::messages;
 use crate::live::files;
 use crate::net::random;
 
@@ -40,9 +41,8 @@ pub(super) fn read(options: &files::Options, revision: &str) -> Result<files::Re
     let mut read = match extract(folder, revision, name, &into) {
         Ok(()) => super::read(&old),
         Err(error) => {
-            let what = format!("it is no path, and git does not read it: {error}");
-            let remedy = "write a file, a folder, or a revision that has PATHS";
-            Err(vec![Problem::whole(revision.to_owned(), what, remedy)])
+            let message = messages::unreadable_revision(error);
+            Err(vec![Problem::whole(revision.to_owned(), message)])
         }
     };
     // The system removes temporary files that are left.

@@ -14,9 +14,11 @@ use super::source::{KeySource, SourceKind};
 use super::sources::{STREAM_ID, Sources, all_of};
 use super::yaml::scalar;
 use crate::core::algorithm::OnExpiry;
+use crate::core::message::Message;
 use crate::limits::rules::compile::outline::DescriptorTree;
 use crate::limits::rules::compile::{OneLine, Problem};
 use crate::limits::rules::limit::Limit;
+use crate::limits::rules::messages;
 
 /// The most descriptors that one request may send: Weir refuses more.
 const MOST_AT_ONCE: usize = 256;
@@ -171,8 +173,8 @@ impl DescriptorWalk<'_> {
                 && let Some(value) = written.filter(|_| !own.is_by_more_than_text())
                 && let Some(reason) = source.kind.never_sends(value)
             {
-                let what = format!("{} never sends '{value}'", source.text);
-                self.problems.push(Problem::error(&own.at, what, reason));
+                let message = messages::unsent_value(&source.text, value, reason);
+                self.problems.push(Problem::error(&own.at, message));
             }
         }
     }
@@ -259,11 +261,8 @@ impl DescriptorWalk<'_> {
         let expiries = self.expiries.get(path).into_iter().flatten();
         descriptor.expiries.extend(expiries);
         if descriptor.is_reserved() && descriptor.expiries.contains(&None) {
-            let what = "Envoy would send the same entries for limits with 'reservations' and for \
-                limits without";
-            let remedy = "write 'reservations' for all of them or for none, or a source that sends \
-                values of the file, such as header-match";
-            self.problems.push(Problem::error(&own.at, what, remedy));
+            self.problems
+                .push(Problem::error(&own.at, messages::mixed_reservations()));
         }
         if descriptor.limits.len() < MOST_NAMED {
             descriptor.limits.push(named(path, own));
@@ -289,7 +288,7 @@ impl DescriptorWalk<'_> {
             return None;
         }
         let key = &*own.key;
-        let (what, remedy) = match self.sources.get(key) {
+        let message = match self.sources.get(key) {
             None => without_source(own, self.protocol),
             Some(source) => match unsent(source, key, self.protocol) {
                 None => return Some(source.clone()),
@@ -297,7 +296,7 @@ impl DescriptorWalk<'_> {
             },
         };
         if self.reported.insert(key.to_owned()) {
-            self.problems.push(Problem::error(&own.at, what, remedy));
+            self.problems.push(Problem::error(&own.at, message));
         }
         None
     }
@@ -315,10 +314,8 @@ impl DescriptorWalk<'_> {
                 Some(value) => vec![self.fixed(key, value)],
                 None => {
                     let limit = display(key, own.value.as_deref());
-                    let any = format!("the limit of '{limit}' is for any");
-                    let what = format!("generic-key sends fixed values, and {any}");
-                    let remedy = format!("name them: --from {key}=generic-key:VALUE,VALUE");
-                    self.problems.push(Problem::error(&own.at, what, remedy));
+                    let message = messages::fixed_value_of_any(limit, key);
+                    self.problems.push(Problem::error(&own.at, message));
                     Vec::new()
                 }
             },
@@ -367,12 +364,8 @@ impl DescriptorWalk<'_> {
         let sent = sent.map(|own| 1 + usize::from(own.is_reserved()));
         let are_too_many = is_many || sent.sum::<usize>() > MOST_AT_ONCE;
         if let (true, Some(first)) = (are_too_many, outline.first()) {
-            let what = format!(
-                "Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or \
-                 try more than {MOST_LISTS}"
-            );
-            let remedy = "write sources that send what the request has, such as header or path";
-            self.problems.push(Problem::error(&first.at, what, remedy));
+            let message = messages::too_many_descriptors(MOST_AT_ONCE, MOST_LISTS);
+            self.problems.push(Problem::error(&first.at, message));
         }
         if self.problems.is_empty() {
             return Ok(self.found);
@@ -384,25 +377,16 @@ impl DescriptorWalk<'_> {
     }
 }
 
-/// Why Envoy does not send this source under this key, and the remedy; `None` if it does.
-fn unsent(source: &KeySource, key: &str, protocol: Protocol) -> Option<(String, String)> {
-    const OF_TCP: &str =
-        "write remote-address, server-name, peer-subject, peer-uri, local-port or generic-key";
-    const OF_HTTP: &str = "write another source, or --attach tcp";
+/// Why Envoy does not send this source under this key; `None` if it does.
+fn unsent(source: &KeySource, key: &str, protocol: Protocol) -> Option<Message> {
     let (kind, text) = (&source.kind, &source.text);
     let is_tcp = protocol == Protocol::Tcp;
     Some(match (kind, kind.only_key()) {
         (SourceKind::GenericKey(_), _) => return None,
         _ if is_tcp && kind.of_connection().is_some() => return None,
-        _ if is_tcp => (format!("a TCP connection has no {text}"), OF_TCP.to_owned()),
-        (SourceKind::Connection(_), _) => (
-            format!("{text} exists for TCP connections only"),
-            OF_HTTP.to_owned(),
-        ),
-        (_, Some(only)) if only != key => {
-            let what = format!("Envoy sends {text} under the key '{only}' only");
-            (what, format!("rename the key '{key}' to '{only}'"))
-        }
+        _ if is_tcp => messages::source_of_http(text),
+        (SourceKind::Connection(_), _) => messages::source_of_tcp(text),
+        (_, Some(only)) if only != key => messages::source_of_other_key(text, only, key),
         _ => return None,
     })
 }
@@ -448,12 +432,10 @@ fn named(path: &[String], own: &DescriptorTree) -> String {
 }
 
 /// A key that Envoy could take from anywhere.
-fn without_source(own: &DescriptorTree, protocol: Protocol) -> (String, String) {
+fn without_source(own: &DescriptorTree, protocol: Protocol) -> Message {
     let key = &*own.key;
     if key.contains('*') {
-        let what = "is a pattern, and Envoy sends keys of its configuration";
-        let remedy = "write a descriptor for each key that Envoy sends";
-        return (format!("the key '{key}' {what}"), remedy.to_owned());
+        return messages::source_of_key_pattern(key);
     }
     let fixed = fixed_value(own).is_some();
     let likely = match (key, protocol) {
@@ -467,7 +449,5 @@ fn without_source(own: &DescriptorTree, protocol: Protocol) -> (String, String) 
         ("query_match", _) => "query-match:NAME",
         _ => "header:NAME",
     };
-    let remedy = format!("name its source, such as --from {key}={likely}");
-    let remedy = format!("{remedy}; `weir envoy --help` lists all sources");
-    (format!("the key '{key}' has no source"), remedy)
+    messages::key_without_source(key, likely)
 }

@@ -8,8 +8,10 @@
 use super::source::{KeySource, PATH, SourceKind, network};
 use super::sources::all_of;
 use super::yaml::{fill, list, scalar};
+use crate::core::message::Message;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::DescriptorTree;
+use crate::limits::rules::messages;
 
 /// A `*` in a value.
 const ANY: char = '*';
@@ -41,9 +43,6 @@ impl ValuePattern {
     }
 }
 
-/// Why a value cannot be sent, and the end of the remedy.
-type Unsent = (String, &'static str);
-
 impl KeyValues {
     /// The values of a key; problems are added where this source cannot send what the file limits.
     pub(super) fn collect(
@@ -55,26 +54,29 @@ impl KeyValues {
         let mut all = Self::default();
         let of_key = all_of(descriptors);
         for (list, own) in of_key.iter().filter(|(_, own)| *own.key == *key) {
-            if let Err((what, or)) = all.add(own, *list, source) {
-                let other = value_source(&source.kind);
-                let remedy = "write a source that sends what the request has, such as";
-                let remedy = format!("{remedy} --from {key}={other}{or}");
-                problems.push(Problem::error(&own.at, what, remedy));
+            if let Err(message) = all.add(own, *list, source) {
+                problems.push(Problem::error(&own.at, message));
             }
         }
         all
     }
 
-    fn add(&mut self, own: &DescriptorTree, list: usize, source: &KeySource) -> Result<(), Unsent> {
+    fn add(
+        &mut self,
+        own: &DescriptorTree,
+        list: usize,
+        source: &KeySource,
+    ) -> Result<(), Message> {
         let (key, text) = (&own.key, &source.text);
-        let sends = format!("{text} only sends values that the file writes");
+        let other = format!("{key}={}", value_source(&source.kind));
         let Some(value) = own.value.as_deref() else {
-            let what = format!("the limit of '{key}' counts each value by itself, and {sends}");
-            let error = own.limits_anything().then_some((what, ""));
-            return error.map_or(Ok(()), Err);
+            return match own.limits_anything() {
+                true => Err(messages::match_of_any_value(key, text, other)),
+                false => Ok(()),
+            };
         };
         if own.is_by_more_than_text() {
-            return Err((format!("{sends}, and '{value}' matches others"), ""));
+            return Err(messages::match_of_condition(text, value, other));
         }
         if !value.contains(ANY) {
             if !self.exact.iter().any(|known| known == value) {
@@ -85,20 +87,14 @@ impl KeyValues {
         let prefix = value.strip_suffix(ANY);
         let prefix = prefix.filter(|prefix| !prefix.contains(ANY));
         let (Some(prefix), SourceKind::HeaderMatch(_)) = (prefix, &source.kind) else {
-            return Err((format!("{text} cannot match '{value}'"), ""));
+            return Err(messages::match_of_pattern(text, value, other));
         };
         if own.limits_anything() && !own.share_threshold {
-            let sends = format!("{text} sends the pattern for all of them");
-            let what = format!("'{value}' counts each value by itself, and {sends}");
-            return Err((what, ", or write share_threshold: true"));
+            return Err(messages::match_of_each_value(value, text, other));
         }
         let mut others = self.patterns.iter().filter(|known| known.list != list);
         if let Some(known) = others.find(|known| known.overlaps(prefix)) {
-            let other = format!("'{}', in another list of descriptors", known.text);
-            return Err((
-                format!("'{value}' and {other}, may match the same request"),
-                "",
-            ));
+            return Err(messages::match_of_two_patterns(value, &known.text, other));
         }
         let text = value.to_owned();
         self.patterns.push(ValuePattern { text, list });

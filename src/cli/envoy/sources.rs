@@ -5,6 +5,7 @@ use hashbrown::HashSet;
 use super::source::{KeySource, SourceKind};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::{DescriptorTree, WrittenPair};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 
 /// The header with Envoy's own number of a request, an id that no client can choose.
@@ -40,8 +41,7 @@ impl Sources {
         let mut sources = Self::default();
         for (key, source) in given {
             if sources.get(key).is_some() {
-                let what = format!("the key '{key}' has two sources");
-                problems.push(Problem::error(&command_line(), what, "write one"));
+                problems.push(Problem::error(&command_line(), messages::two_sources(key)));
             }
             let source = (key.clone(), source.clone(), command_line());
             sources.all.push(source);
@@ -52,8 +52,7 @@ impl Sources {
                 Ok(_) if given.iter().any(|(given, _)| **given == **key) => {}
                 Ok(source) => sources.all.push((key.to_string(), source, at.clone())),
                 Err(error) => {
-                    let what = format!("the source of '{key}' cannot be used");
-                    problems.push(Problem::error(at, what, error));
+                    problems.push(Problem::error(at, messages::unusable_source(key, error)));
                 }
             }
         }
@@ -108,19 +107,14 @@ impl Sources {
         let mut problems = Vec::new();
         for (key, source, at) in &self.all {
             if !keys.contains(&key.as_str()) {
-                let what = format!("no limit of the domain has the key '{key}'");
-                let keys = keys.join(", ");
-                let remedy = format!("remove its source, or write one of the keys {keys}");
-                problems.push(Problem::error(at, what, remedy));
+                let message = messages::unused_source(key, keys.join(", "));
+                problems.push(Problem::error(at, message));
             } else if let SourceKind::GenericKey(values) = &source.kind {
                 let is_known =
                     |value: &&String| outline.iter().any(|own| own.has_value(key, value));
                 for value in values.iter().filter(|value| !is_known(value)) {
-                    let what = format!("the key '{key}' with the value '{value}'");
-                    let what = format!("no limit of the domain has {what}");
-                    let remedy = "remove the value, or write a descriptor for it in the files of \
-                        the limits";
-                    problems.push(Problem::error(at, what, remedy));
+                    let message = messages::unused_source_value(key, value);
+                    problems.push(Problem::error(at, message));
                 }
             }
         }

@@ -63,7 +63,7 @@ impl Variant {
                 ..algorithm::Options::default()
             };
             let other = Algorithm::try_new(&amount.rate, &options);
-            let other = other.map_err(|error| format!("{}; {}", error.what, error.remedy))?;
+            let other = other.map_err(|error| error.message.to_string())?;
             Ok((amount.algorithm, other))
         };
         let algorithms: Result<_, String> = limit.amounts().map(variant).collect();

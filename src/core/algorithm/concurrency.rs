@@ -36,7 +36,7 @@ pub use self::holders::{Holder, Holders};
 use self::holders::{Mark, NUMBERS};
 use super::definition::Definition;
 use super::places::{Change, RequestId};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, messages};
 use crate::core::time::{Micros, Period, Span, Tick};
 use crate::core::verdict::{Verdict, Wait};
 
@@ -205,16 +205,10 @@ impl Concurrency {
 impl Definition for Concurrency {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         let Some(max_duration) = terms.options.max_duration else {
-            let what = "a concurrency limit has no 'max_duration', after which a request that was \
-                lost gives its place back";
-            let remedy =
-                "write the time that the longest request takes, such as 'max_duration: 60s'";
-            return Err(OptionError::new("max_duration", what, remedy));
+            return Err(messages::max_duration_missing().of("max_duration"));
         };
         if max_duration == Span::ZERO || max_duration > LONGEST_DURATION {
-            let what = "'max_duration' is zero or longer than 24 hours";
-            let remedy = "write the time that the longest request takes, such as 60s";
-            return Err(OptionError::new("max_duration", what, remedy));
+            return Err(messages::max_duration_out_of_range().of("max_duration"));
         }
         Ok(Self::new(terms.limit, max_duration))
     }

@@ -10,7 +10,9 @@
 
 use super::definition::Definition;
 use super::ticks::{Clock, Flow, TickOutcome, Units};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
+use super::{
+    Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field, messages,
+};
 use crate::core::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::core::verdict::Verdict;
 
@@ -123,12 +125,7 @@ impl Definition for LeakyBucket {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         let max_delay = terms.options.max_delay.unwrap_or(Span::ZERO);
         if max_delay > LONGEST_WINDOW {
-            let what = "'max_delay' is longer than 100 years";
-            return Err(OptionError::new(
-                "max_delay",
-                what,
-                "write a shorter duration",
-            ));
+            return Err(messages::max_delay_too_long().of("max_delay"));
         }
         Ok(Self::new(terms.limit, max_delay, terms.window, terms.debt))
     }

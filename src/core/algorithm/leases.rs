@@ -4,7 +4,7 @@
 //! which no other draw has, and its verdict has the time to the reset: a replica needs neither the
 //! store's clock nor the number of a window.
 
-use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OptionError};
+use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OptionError, messages};
 use crate::core::time::Span;
 use crate::core::verdict::Verdict;
 
@@ -19,9 +19,7 @@ impl AlgorithmKind {
             Self::Concurrency => "its requests take places and give them back",
             _ => "it dates each hit",
         };
-        let what = format!("a {} has no 'lease': {why}", self.name());
-        let remedy = "remove 'lease', or write 'algorithm: sliding_window_counter'";
-        Some(OptionError::new("lease", what, remedy))
+        Some(messages::algorithm_without_lease(self.name(), why).of("lease"))
     }
 }
 

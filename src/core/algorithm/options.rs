@@ -3,9 +3,10 @@
 
 use super::ticks::largest;
 use super::{
-    Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, OptionRow, Options, Reservations, TABLE,
-    Terms,
+    Algorithm, AlgorithmKind, CALENDAR, LARGEST_COUNT, OPTIONS, OptionRow, Options, Reservations,
+    TABLE, Terms, messages,
 };
+use crate::core::message::Message;
 use crate::core::time::{Anchor, Calendar, Period, PeriodKind, Rate, Span, Unit, Weekday, Zone};
 
 /// The field of [`Options`] that an option is read into, by its type.
@@ -107,32 +108,19 @@ impl Options {
         match (self.max_debt, self.counts_denied()) {
             (None, true) => Ok(Debt::ONE),
             (None, false) => Ok(Debt::NONE),
-            (Some(limits), true) => Debt::of(limits).ok_or_else(|| {
-                let what = format!("'max_debt' is {limits}, not 1 to {}", Debt::MOST);
-                let remedy = "write how many full limits a key may be in debt";
-                OptionError::new("max_debt", what, remedy)
-            }),
-            (Some(_), false) => {
-                let what = "'max_debt' has no meaning where refused hits do not count";
-                let remedy = "write 'count_denied: true', or remove 'max_debt'";
-                Err(OptionError::new("max_debt", what, remedy))
-            }
+            (Some(limits), true) => Debt::of(limits)
+                .ok_or_else(|| messages::max_debt_out_of_range(limits, Debt::MOST).of("max_debt")),
+            (Some(_), false) => Err(messages::max_debt_without_count_denied().of("max_debt")),
         }
     }
 
     /// Neither a unit nor a request may be of no hits.
     fn check_zeros(&self) -> Result<(), OptionError> {
-        let (option, what) = if self.scale == Some(0) {
-            ("scale", "'scale' is 0, of which no limit can be made")
-        } else if self.default_cost == Some(0) {
-            let what =
-                "'default_cost' is 0, with which a request that names no hits would count nothing";
-            ("default_cost", what)
-        } else {
-            return Ok(());
-        };
-        let remedy = format!("write 1 or more, or remove '{option}'");
-        Err(OptionError::new(option, what, remedy))
+        match (self.scale, self.default_cost) {
+            (Some(0), _) => Err(messages::scale_is_zero().of("scale")),
+            (_, Some(0)) => Err(messages::default_cost_is_zero().of("default_cost")),
+            _ => Ok(()),
+        }
     }
 
     /// Removes the options that have no meaning for the algorithm, and returns an error for each.
@@ -151,9 +139,8 @@ impl Options {
             let owners = TABLE.iter().filter(|spec| spec.takes(name));
             let owners: Vec<_> = owners.map(|spec| spec.name).collect();
             let owners = owners.join("' or 'algorithm: ");
-            let what = format!("'{name}' has no meaning for a {}", own.name);
-            let remedy = format!("remove it, or write 'algorithm: {owners}'");
-            errors.push(OptionError::new(name, what, remedy));
+            let message = messages::option_of_other_algorithm(name, own.name, owners);
+            errors.push(message.of(name));
         }
         errors
     }
@@ -220,26 +207,19 @@ impl Debt {
     }
 }
 
-/// The problem with an option, and its remedy.
+/// An option that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
-    /// The option that is wrong, by its name in a file.
+    /// Its name in a file.
     pub option: &'static str,
-    pub what: String,
-    pub remedy: String,
+    pub message: Message,
 }
 
-impl OptionError {
-    pub(crate) fn new(
-        option: &'static str,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self {
-            option,
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+impl Message {
+    /// The error of an option.
+    pub(crate) fn of(self, option: &'static str) -> OptionError {
+        let message = self;
+        OptionError { option, message }
     }
 }
 
@@ -251,21 +231,13 @@ fn too_large(
     largest: u64,
     kind: AlgorithmKind,
 ) -> OptionError {
-    let largest = largest / u64::from(scale);
-    let (each, smaller) = match scale {
-        1 => (String::new(), ""),
-        scale => (format!(" of {scale} hits each"), ", or a smaller 'scale'"),
+    let (largest, name) = (largest / u64::from(scale), kind.name());
+    let message = match (kind, scale) {
+        (AlgorithmKind::Concurrency, _) => messages::too_many_places(option, units, largest),
+        (_, 1) => messages::amount_too_large(option, units, name, largest),
+        (_, scale) => messages::amount_of_units_too_large(option, units, scale, name, largest),
     };
-    let what = match kind {
-        AlgorithmKind::Concurrency => {
-            format!("'{option}' is {units}, and a concurrency limit has at most {largest} places")
-        }
-        _ => format!(
-            "'{option}' is {units}{each}, which is more than a {} counts exactly in this window",
-            kind.name()
-        ),
-    };
-    OptionError::new(option, what, format!("write at most {largest}{smaller}"))
+    message.of(option)
 }
 
 impl Algorithm {
@@ -275,11 +247,9 @@ impl Algorithm {
     /// # Errors
     /// The first [`OptionError`].
     pub fn try_new(rate: &Rate, options: &Options) -> Result<Self, OptionError> {
-        let window = options.window(rate).ok_or_else(|| {
-            let what = "the window is zero or longer than 100 years";
-            let remedy = "write a unit_multiplier from 1 on that makes the window shorter";
-            OptionError::new("unit_multiplier", what, remedy)
-        })?;
+        let window = options
+            .window(rate)
+            .ok_or_else(|| messages::window_out_of_range().of("unit_multiplier"))?;
         let mut options = *options;
         let mut errors = options.remove_foreign();
         errors.extend(options.remove_wrong_calendar(rate, false));
@@ -353,57 +323,36 @@ impl Options {
     pub fn remove_wrong_calendar(&mut self, rate: &Rate, is_multiplied: bool) -> Vec<OptionError> {
         let errors = self.calendar_errors(rate, is_multiplied);
         if !errors.is_empty() {
-            *self = Self {
-                period: None,
-                timezone: None,
-                week_starts: None,
-                anchor: None,
-                ..*self
-            };
+            let calendar = OPTIONS.iter().filter(|row| CALENDAR.contains(&row.name));
+            for row in calendar {
+                row.field.take(self);
+            }
         }
         errors
     }
 
     fn calendar_errors(&self, rate: &Rate, is_multiplied: bool) -> Vec<OptionError> {
         if self.period != Some(PeriodKind::Calendar) {
-            let written = [
-                ("timezone", self.timezone.is_some()),
-                ("week_starts", self.week_starts.is_some()),
-                ("anchor", self.anchor.is_some()),
-            ];
-            let error = |(option, _)| {
-                let what = format!("'{option}' has no meaning without 'period: calendar'");
-                OptionError::new(option, what, "write 'period: calendar', or remove it")
-            };
-            let written = written.into_iter().filter(|(_, is_written)| *is_written);
+            let is_other = |name| CALENDAR.contains(&name) && name != "period";
+            let written = OPTIONS.iter().filter(|row| is_other(row.name));
+            let written = written.filter(|row| row.field.take(&mut { *self }));
+            let error = |row: &OptionRow| messages::calendar_without_period(row.name).of(row.name);
             return written.map(error).collect();
         }
         let mut errors = Vec::new();
         if !has_calendar(rate.unit) {
-            let unit = rate.unit.name();
-            let what = format!("'period: calendar' has no meaning for 'unit: {unit}'");
-            let remedy = "write 'unit: day', week, month, quarter or year, or remove 'period'";
-            errors.push(OptionError::new("period", what, remedy));
+            errors.push(messages::calendar_of_short_unit(rate.unit.name()).of("period"));
         }
         if is_multiplied || rate.unit_multiplier != 1 {
-            let what =
-                "'unit_multiplier' has no meaning with 'period: calendar': a window is one unit";
-            let remedy = "remove it, or remove 'period'";
-            errors.push(OptionError::new("unit_multiplier", what, remedy));
+            errors.push(messages::calendar_with_multiplier().of("unit_multiplier"));
         }
         if self.week_starts.is_some() {
-            let (what, remedy) = match (rate.unit, self.anchor) {
+            let message = match (rate.unit, self.anchor) {
                 (Unit::Week, None) => return errors,
-                (Unit::Week, Some(_)) => (
-                    "'week_starts' and 'anchor' both set the first day of the week".to_owned(),
-                    "remove one of them",
-                ),
-                (unit, _) => {
-                    let what = format!("'week_starts' has no meaning for 'unit: {}'", unit.name());
-                    (what, "write 'unit: week', or remove it")
-                }
+                (Unit::Week, Some(_)) => messages::week_starts_with_anchor(),
+                (unit, _) => messages::week_starts_without_week(unit.name()),
             };
-            errors.push(OptionError::new("week_starts", what, remedy));
+            errors.push(message.of("week_starts"));
         }
         errors
     }

@@ -12,7 +12,8 @@
 use super::definition::Definition;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
-    Arrival, Debt, OptionError, Options, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+    Arrival, Debt, OptionError, Options, Part, SCRIPT_PARAMETERS, State, Step, Terms,
+    debt_in_field, messages,
 };
 use crate::core::time::{Micros, Period, Span, Tick};
 
@@ -166,27 +167,17 @@ impl Definition for SlidingWindowBuckets {
             .bucket_interval
             .unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
         if interval == Span::ZERO {
-            let remedy = "write a longer interval, or remove 'bucket_interval'";
-            let what = "'bucket_interval' is 0";
-            return Err(OptionError::new("bucket_interval", what, remedy));
+            return Err(messages::bucket_interval_is_zero().of("bucket_interval"));
         }
         if interval > window {
-            let what =
-                format!("a bucket_interval of {interval} is longer than the window of {window}");
-            let remedy = format!(
-                "write {window} or less, or remove 'bucket_interval' for a sixtieth of the window"
-            );
-            return Err(OptionError::new("bucket_interval", what, remedy));
+            let message = messages::bucket_interval_too_long(interval, window);
+            return Err(message.of("bucket_interval"));
         }
         let shortest = Span::from_micros(window.micros() + interval.micros());
         let span = options.bucket_span.unwrap_or(shortest);
         if span < shortest {
-            let what = format!(
-                "a bucket_span of {span} is shorter than the window of {window} and one \
-                 bucket_interval of {interval}"
-            );
-            let remedy = format!("write {shortest} or more, or remove 'bucket_span'");
-            return Err(OptionError::new("bucket_span", what, remedy));
+            let message = messages::bucket_span_too_short(span, window, interval, shortest);
+            return Err(message.of("bucket_span"));
         }
         let count = span.micros().div_ceil(interval.micros());
         let Some(buckets) = u16::try_from(count)
@@ -197,10 +188,8 @@ impl Definition for SlidingWindowBuckets {
         };
         let expiry = options.subject_expiry.unwrap_or(span);
         if expiry < span {
-            let what =
-                format!("a subject_expiry of {expiry} drops keys whose buckets count for {span}");
-            let remedy = format!("write {span} or more, or remove 'subject_expiry'");
-            return Err(OptionError::new("subject_expiry", what, remedy));
+            let message = messages::subject_expiry_too_short(expiry, span);
+            return Err(message.of("subject_expiry"));
         }
         Ok(Self {
             limit: terms.limit,
@@ -315,10 +304,6 @@ fn too_many_buckets(
     span: Span,
     options: &Options,
 ) -> OptionError {
-    let what = format!(
-        "a bucket_span of {span} with a bucket_interval of {interval} makes {count} buckets, and \
-         {MOST_BUCKETS} is the most"
-    );
     let most = u64::from(MOST_BUCKETS);
     let is_span_written = options.bucket_span.is_some();
     // A default span is the window and one bucket.
@@ -334,10 +319,11 @@ fn too_many_buckets(
         && is_span_long_enough
         && (options.bucket_interval.is_none() || longer > window.micros())
     {
-        let remedy = format!("write {longest_span} or less, or a longer bucket_interval");
-        return OptionError::new("bucket_span", what, remedy);
+        let message = messages::bucket_span_too_long(interval, span, count, most, longest_span);
+        return message.of("bucket_span");
     }
     // Windows are whole seconds: an interval rounded up to milliseconds is not longer than one.
     let longer = Span::from_micros(longer.next_multiple_of(1_000));
-    OptionError::new("bucket_interval", what, format!("write {longer} or more"))
+    let message = messages::bucket_interval_too_short(interval, span, count, most, longer);
+    message.of("bucket_interval")
 }

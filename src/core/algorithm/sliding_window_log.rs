@@ -10,6 +10,7 @@ use super::definition::Definition;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
     Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+    messages,
 };
 use crate::core::time::{Period, Span, Tick};
 
@@ -180,12 +181,7 @@ impl Definition for SlidingWindowLog {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         let limit = terms.limit;
         if limit > LARGEST_LIMIT {
-            let what = format!(
-                "a sliding_window_log stores every hit and allows a limit of at most \
-                 {LARGEST_LIMIT}, not {limit}"
-            );
-            let remedy = "write 'algorithm: sliding_window_buckets', which has no such bound";
-            return Err(OptionError::new("algorithm", what, remedy));
+            return Err(messages::log_too_large(limit, LARGEST_LIMIT).of("algorithm"));
         }
         Ok(Self {
             limit,

@@ -14,6 +14,7 @@ use super::definition::Definition;
 use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{
     Arrival, Debt, OptionError, Part, Peaks, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+    messages,
 };
 use crate::core::time::{Period, Span, Tick};
 
@@ -137,9 +138,7 @@ impl TokenBucket {
 impl Definition for TokenBucket {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         if terms.options.burst == Some(0) {
-            let what = "'burst' is 0, which refuses every hit";
-            let remedy = "write 1 or more, or remove 'burst'";
-            return Err(OptionError::new("burst", what, remedy));
+            return Err(messages::burst_is_zero().of("burst"));
         }
         let burst = terms.options.burst.unwrap_or(terms.limit);
         Ok(Self::new(terms.limit, burst, terms.window, terms.debt))

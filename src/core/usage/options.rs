@@ -1,6 +1,6 @@
 //! `track_usage` and its options: as written, and with their defaults.
 
-use crate::core::algorithm::OptionError;
+use crate::core::algorithm::{OptionError, messages};
 use crate::core::time::Span;
 
 /// The most buckets of a ring. A full one takes 18 KB in Redis.
@@ -95,9 +95,7 @@ impl Options {
             .iter()
             .filter(|(_, is_written)| *is_written && self.track.is_none());
         let (option, _) = without_effect.next()?;
-        let what = format!("'{option}' has no effect without 'track_usage'");
-        let remedy = format!("write 'track_usage: true', or remove '{option}'");
-        Some(OptionError::new(option, what, remedy))
+        Some(messages::usage_without_track(option).of(option))
     }
 
     /// The settings of a limit with these options and this longest period; `None` if its usage is not
@@ -111,8 +109,7 @@ impl Options {
         }
         let interval = self.interval.unwrap_or(DEFAULT_INTERVAL);
         if interval < SHORTEST_INTERVAL {
-            let what = format!("a usage_interval of {interval} is shorter than a second");
-            return Err(OptionError::new("usage_interval", what, "write 1s or more"));
+            return Err(messages::usage_interval_too_short(interval).of("usage_interval"));
         }
         let settings = Settings {
             interval,
@@ -125,9 +122,7 @@ impl Options {
             ("usage_subjects", settings.subjects, MOST_SUBJECTS),
         ] {
             if !(1..=most).contains(&number) {
-                let what = format!("'{option}' is {number}");
-                let remedy = format!("write a number from 1 to {most}");
-                return Err(OptionError::new(option, what, remedy));
+                return Err(messages::usage_number_out_of_range(option, number, most).of(option));
             }
         }
         let expiry = self.expiry_of(&settings, period)?;
@@ -146,32 +141,20 @@ impl Options {
             } else {
                 "usage_buckets"
             };
-            let what = format!(
-                "{buckets} buckets of {interval} cover {span}, which is longer than \
-                 {LONGEST_EXPIRY}"
-            );
-            let remedy = "write a shorter usage_interval, or fewer usage_buckets";
-            return Err(OptionError::new(option, what, remedy));
+            let message = messages::usage_buckets_too_long(buckets, interval, span, LONGEST_EXPIRY);
+            return Err(message.of(option));
         }
         // Two periods, of which each may be some days longer than a month of 30 days.
         let periods = Span::from_micros(period.micros() / 8 * 17).min(LONGEST_EXPIRY);
         let usual = DEFAULT_EXPIRY.max(span).max(periods);
         let expiry = self.expiry.unwrap_or(usual);
-        let (what, remedy) = if expiry < span {
-            let what = format!(
-                "a usage_expiry of {expiry} is shorter than the {span} that {buckets} buckets of \
-                 {interval} cover"
-            );
-            (
-                what,
-                format!("write {span} or more, or fewer usage_buckets"),
-            )
+        let message = if expiry < span {
+            messages::usage_expiry_too_short(expiry, span, buckets, interval)
         } else if expiry > LONGEST_EXPIRY {
-            let what = format!("a usage_expiry of {expiry} is longer than {LONGEST_EXPIRY}");
-            (what, format!("write {LONGEST_EXPIRY} or less"))
+            messages::usage_expiry_too_long(expiry, LONGEST_EXPIRY)
         } else {
             return Ok(expiry);
         };
-        Err(OptionError::new("usage_expiry", what, remedy))
+        Err(message.of("usage_expiry"))
     }
 }

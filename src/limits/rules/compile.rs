@@ -33,10 +33,12 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
+pub use super::messages::codes;
 use super::region::RegionShare;
 pub(crate) use super::source::too_much_memory;
 use super::source::{Content, Node};
-use super::{Commit, Rules};
+use super::{Commit, Rules, messages};
+use crate::core::message::Message;
 use build::{build, share_of_domain};
 use data::Data;
 pub(crate) use data::is_table;
@@ -49,7 +51,7 @@ pub(super) use overlay::EntryNumber;
 pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
 pub(crate) use problem::OneLine;
 pub use problem::{Problem, Severity};
-use problem::{Problems, quoted};
+use problem::{Problems, excerpt, quoted};
 pub use resource::XdsOptions;
 pub(super) use resource::compile_domain;
 pub use schema::json_schema;
@@ -201,15 +203,15 @@ fn compile_file(
     let Ok(root) = problems.document(&whole, &file.text, compiler.memory.left()) else {
         return;
     };
-    let what = match root.is_none() && !file.text.trim_ascii().is_empty() {
-        true => "the file holds only comments",
-        false => "the file is empty",
+    let empty = match root.is_none() && !file.text.trim_ascii().is_empty() {
+        true => messages::file_of_comments,
+        false => messages::file_is_empty,
     };
     let Some(mut root) = root.filter(Node::is_something) else {
-        return problems.error(&whole, what, REMEDY_FOR_DOMAIN);
+        return problems.error(&whole, empty());
     };
-    if let Some((what, remedy)) = foreign(&root) {
-        return problems.error(&root.at, what, remedy);
+    if let Some(message) = foreign(&root) {
+        return problems.error(&root.at, message);
     }
     let items = root.take_list("descriptors");
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
@@ -222,16 +224,11 @@ fn compile_file(
     // A file without a domain of its own is an error already. The rest of it is checked in a domain
     // that is dropped.
     let mut scratch = new("");
-    let lack = "the file has no domain";
-    let (domain, siblings) = match fields.required("domain", lack, REMEDY_FOR_DOMAIN) {
+    let (domain, siblings) = match fields.required("domain", messages::no_domain) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|(known, _)| &known.first) {
             Some(first) if !options.merge_domains => {
-                let shown = quoted(name);
-                let what = format!("the domain {shown} is already defined, in {first}");
-                let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files \
-                    may share a domain";
-                problems.error(location, what, remedy);
+                problems.error(location, messages::repeated_domain(quoted(name), first));
                 &mut scratch
             }
             _ => domains.entry(name.into()).or_insert_with(|| new(name)),
@@ -255,19 +252,12 @@ fn compile_file(
     build(compiler, &mut scratch.0, &options.process);
 }
 
-const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";
-
 /// Warns of a domain without limits, where all requests of Envoy are allowed. Not after an error,
 /// which may be the cause.
 fn check_for_limits(problems: &Problems, domain: &Domain) {
     if !domain.mentions_limit && !problems.has_errors() {
-        let name = quoted(&domain.name);
-        let what = format!(
-            "the domain {name} has no limits: only limits that requests bring along are enforced \
-             in it"
-        );
-        let remedy = "add a descriptor with 'rate_limit', or remove the file";
-        problems.warning(&domain.first, what, remedy);
+        let message = messages::domain_without_limits(quoted(&domain.name));
+        problems.warning(&domain.first, message);
     }
 }
 
@@ -277,16 +267,14 @@ fn check_replaced(problems: &Problems, domain: &Domain) {
     for (at, name) in domain.replaced.iter().filter(is_unknown) {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
         let (own, name) = (quoted(&domain.name), quoted(name));
-        let what = format!("no limit of the domain {own} has the name {name}");
-        let near = near.map(|near| format!("write {}", quoted(near)));
-        let other = || "give a limit this name, or remove the entry".to_owned();
-        problems.warning(at, what, near.unwrap_or_else(other));
+        let message = messages::unknown_replaced(own, name);
+        problems.warning(at, message.or_near(near.map(excerpt).as_deref()));
     }
 }
 
-/// Describes a file with another purpose, such as a manifest of Kubernetes, and the remedy: one
-/// message instead of one for each of its keys.
-fn foreign(root: &Node) -> Option<(String, String)> {
+/// Describes a file with another purpose, such as a manifest of Kubernetes: one message instead of
+/// one for each of its keys.
+fn foreign(root: &Node) -> Option<Message> {
     let Content::Mapping(entries) = &root.content else {
         return None;
     };
@@ -295,23 +283,15 @@ fn foreign(root: &Node) -> Option<(String, String)> {
     if names().any(|name| nearest(name, own.into_iter()).is_some()) {
         return None;
     }
-    let limits = "limits are in files that begin with 'domain:' and 'descriptors:'";
     if let (Some(_), Some(kind)) = (root.get("apiVersion"), root.get("kind")) {
         let kind = quoted(kind.text().unwrap_or_default());
-        let what =
-            format!("this is a manifest of Kubernetes, of kind {kind}, and no file of limits");
-        let remedy = match root.get("data") {
-            Some(_) => "write what is below 'data' into files, as a mount of it does".to_owned(),
-            None => format!("{limits}, which a ConfigMap has below 'data'"),
-        };
-        return Some((what, remedy));
+        return Some(match root.get("data") {
+            Some(_) => messages::manifest_with_data(kind),
+            None => messages::manifest(kind),
+        });
     }
     let own = || Section::Root.keys().chain(["key", "rate_limit"]);
     let is_own = |name: &str| own().any(|own| own == name);
     let first = names().next().filter(|_| !names().any(is_own))?;
-    let what = format!(
-        "this is no file of limits: it has {} and others, and neither 'domain' nor 'descriptors'",
-        quoted(first)
-    );
-    Some((what, limits.to_owned()))
+    Some(messages::file_of_other_keys(quoted(first)))
 }

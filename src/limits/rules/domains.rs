@@ -15,6 +15,7 @@ use hashbrown::HashSet;
 
 use super::compile::{EntryNumber, Problem, compile_domain};
 pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
+use super::messages;
 use super::{Domain, Rules};
 use crate::core::proto::xds::RateLimitConfig;
 
@@ -218,12 +219,10 @@ impl Refused {
     /// A resource whose domain the resource `first` defines.
     fn shadowed(resource: &RateLimitConfig, first: &str) -> Self {
         let RateLimitConfig { name, domain, .. } = resource;
-        let what = format!("the domain '{domain}' is already defined, in resource {first}");
-        let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
-            which resources may share a domain";
+        let message = messages::repeated_resource(domain, first);
         Self {
             domain: domain.clone(),
-            problems: vec![Problem::whole(format!("resource {name}"), what, remedy)],
+            problems: vec![Problem::whole(format!("resource {name}"), message)],
             keeps_old: false,
         }
     }

@@ -16,18 +16,15 @@ use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 
 use super::limit::Metadata;
+use super::messages;
 use super::place::{Place, cut};
+use crate::core::message::Message;
 pub(super) use events::{read, why_not_text};
 
-/// The problem of what needs more memory than limits may take, and its remedy.
-pub(crate) fn too_much_memory(most: u64) -> (String, &'static str) {
+/// The problem of limits that need more than `most` bytes.
+pub(crate) fn too_much_memory(most: u64) -> Message {
     let mib = most as f64 / f64::from(1 << 20);
-    let what = format!(
-        "the limits up to here need more than the {mib:.1} MiB that MEMORY_LIMIT leaves them"
-    );
-    let remedy = "raise MEMORY_LIMIT, an eighth of which is for limits and their files, or write \
-        fewer; a row of a table takes a tenth of a limit";
-    (what, remedy)
+    messages::too_much_memory(format_args!("{mib:.1}"))
 }
 
 /// Maximum characters of the file's own text in a message.
@@ -51,21 +48,17 @@ fn after(text: &str) -> (u32, u32) {
     (before as u32 + 1, column as u32 + 1)
 }
 
-/// A problem that the reader found, and its remedy.
+/// A problem that the reader found.
 #[derive(Debug)]
 pub(super) struct Note {
     pub(super) at: Place,
-    pub(super) what: String,
-    pub(super) remedy: String,
+    pub(super) message: Message,
 }
 
 impl Note {
-    pub(super) fn new(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            at: at.clone(),
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+    pub(super) fn new(at: &Place, message: Message) -> Self {
+        let at = at.clone();
+        Self { at, message }
     }
 }
 
@@ -266,8 +259,8 @@ impl Node {
     /// A value that JSON cannot hold, with its position.
     pub(super) fn metadata(&self) -> Result<Metadata, Note> {
         serde_yaml::from_value(self.value()?).map_err(|_| {
-            let what = format!("'metadata' is {}, not a map", self.value_type().name());
-            Note::new(&self.at, what, "write keys and values below it")
+            let found = self.value_type().name();
+            Note::new(&self.at, messages::metadata_not_a_map(found))
         })
     }
 
@@ -280,17 +273,12 @@ impl Node {
                 ValueType::Int(int) => int.into(),
                 ValueType::Huge(huge) => huge.into(),
                 ValueType::Float(float) if !float.is_finite() => {
-                    let text = excerpt(text);
-                    let what =
-                        format!("{text} cannot be returned as metadata: JSON has no such number");
-                    let remedy = format!("write \"{text}\" for the text, or a finite number");
-                    return Err(Note::new(&self.at, what, remedy));
+                    let message = messages::metadata_not_finite(excerpt(text));
+                    return Err(Note::new(&self.at, message));
                 }
                 ValueType::Float(float) => float.into(),
                 ValueType::Binary => {
-                    let what = "binary data cannot be returned as metadata";
-                    let remedy = "write it as text, without !!binary";
-                    return Err(Note::new(&self.at, what, remedy));
+                    return Err(Note::new(&self.at, messages::metadata_is_binary()));
                 }
                 ValueType::Text | ValueType::Sequence | ValueType::Mapping => Value::from(&**text),
             },
@@ -304,8 +292,8 @@ impl Node {
                         Ok((Value::from(name), value.value()?))
                     }
                     _ => {
-                        let what = format!("a key of metadata is {}", key.value_type().name());
-                        Err(Note::new(&key.at, what, "write it as text"))
+                        let found = key.value_type().name();
+                        Err(Note::new(&key.at, messages::metadata_key_not_text(found)))
                     }
                 };
                 Value::Mapping(entries.iter().map(entry).collect::<Result<_, _>>()?)

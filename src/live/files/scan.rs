@@ -16,7 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::core::message::Message;
 use crate::limits::rules::compile::{Problem, is_table};
+use crate::limits::rules::messages;
 
 /// The most files and folders of a scan. More of them means a wrong path, or links that point to
 /// each other.
@@ -36,10 +38,6 @@ pub(crate) const MAX_TABLE_BYTES: u64 = 128 << 20;
 /// read, whatever its name.
 const SKIPPED_NAME: &[u8] = b"README";
 const SKIPPED_ENDINGS: [&[u8]; 4] = [b".md", b"~", b".bak", b".swp"];
-
-/// The remedies for a folder with more, and for tables with more.
-const ONLY_LIMITS: &str = "set the path to a folder that holds only the limits";
-const FEWER_ROWS: &str = "write fewer rows, or leave out columns that a plan can set";
 
 /// The most bytes of all other files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
@@ -129,12 +127,12 @@ impl LimitFile {
 
     /// The problem of a file with more.
     pub(super) fn too_long(&self) -> Problem {
-        let remedy = match self.is_table() {
-            true => FEWER_ROWS,
-            false => "split it into several files",
+        let mib = self.max_bytes() >> 20;
+        let message = match self.is_table() {
+            true => messages::table_above_maximum(mib),
+            false => messages::file_above_maximum(mib),
         };
-        let what = format!("larger than {} MiB", self.max_bytes() >> 20);
-        problem(&self.name, what, remedy)
+        problem(&self.name, message)
     }
 }
 
@@ -159,10 +157,7 @@ pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
             walk.folder(&real, name, b"", &mut vec![real.clone()]);
         }
         Ok((metadata, real)) if metadata.is_file() => walk.file(own.into(), real, &metadata),
-        Ok(_) => {
-            let remedy = "set the path to the folder that holds the limits, or to one file";
-            walk.problem(path, "neither a folder nor a file".into(), remedy);
-        }
+        Ok(_) => walk.problem(path, messages::not_a_folder_or_file()),
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_complete => {}
         Err(error) => walk.unreadable(path, &error),
     }
@@ -181,8 +176,8 @@ fn is_skipped(name: &OsStr) -> bool {
 }
 
 /// A problem of a whole file.
-pub(super) fn problem(file: &Path, what: String, remedy: &str) -> Problem {
-    Problem::whole(file.to_string_lossy().into_owned(), what, remedy)
+pub(super) fn problem(file: &Path, message: Message) -> Problem {
+    Problem::whole(file.to_string_lossy().into_owned(), message)
 }
 
 /// The problem of a file that the operating system cannot read.
@@ -193,7 +188,7 @@ pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
         io::ErrorKind::InvalidInput => "write the path of a regular file",
         _ => "repair the file system or the volume",
     };
-    problem(file, format!("cannot be read: {error}"), remedy)
+    problem(file, messages::unreadable_file(error, remedy))
 }
 
 /// Whether the process, or the machine, has no descriptor left.
@@ -211,8 +206,8 @@ struct Walk {
 }
 
 impl Walk {
-    fn problem(&mut self, file: &Path, what: String, remedy: &str) {
-        self.scan.found.problems.push(problem(file, what, remedy));
+    fn problem(&mut self, file: &Path, message: Message) {
+        self.scan.found.problems.push(problem(file, message));
     }
 
     fn unreadable(&mut self, file: &Path, error: &io::Error) {
@@ -256,8 +251,7 @@ impl Walk {
                 }
                 self.entries += 1;
                 if self.entries == MAX_ENTRIES + 1 {
-                    let what = format!("more than {MAX_ENTRIES} files and folders");
-                    self.problem(shown, what, ONLY_LIMITS);
+                    self.problem(shown, messages::too_many_files(MAX_ENTRIES));
                 }
                 if self.entries > MAX_ENTRIES {
                     break;
@@ -282,16 +276,14 @@ impl Walk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Otherwise the file was removed after the folder was read.
                 if fs::symlink_metadata(path).is_ok() {
-                    let what = "the link points to a file that does not exist";
-                    self.problem(name, what.into(), "repair or remove the link");
+                    self.problem(name, messages::link_without_target());
                 }
                 return;
             }
             Err(error) => return self.unreadable(name, &error),
         };
         if !real.starts_with(&self.root) {
-            let what = format!("the link points out of the folder, to {}", real.display());
-            return self.problem(name, what, "copy the file here, or link the whole folder");
+            return self.problem(name, messages::link_out_of_folder(real.display()));
         }
         if metadata.is_file() {
             return self.file(name.into(), real, &metadata);
@@ -301,12 +293,10 @@ impl Walk {
             return self.scan.skipped.push(name.into());
         }
         if above.contains(&real) {
-            let what = "the link points back to a folder that contains it";
-            return self.problem(name, what.into(), "remove the link");
+            return self.problem(name, messages::link_to_folder_above());
         }
         if above.len() > MAX_DEPTH {
-            let what = format!("folders are nested more than {MAX_DEPTH} deep");
-            return self.problem(name, what, "put the files into fewer folders");
+            return self.problem(name, messages::folders_too_deep(MAX_DEPTH));
         }
         above.push(real.clone());
         self.folder(&real, name, b"", above);
@@ -333,15 +323,15 @@ impl Walk {
         let Fingerprint { files, problems } = &mut self.scan.found;
         let is_too_long = |file: &&LimitFile| file.version.size > file.max_bytes();
         problems.extend(files.iter().filter(is_too_long).map(LimitFile::too_long));
-        for (are_tables, of_all, max, remedy) in [
-            (false, "files", MAX_TOTAL_BYTES, ONLY_LIMITS),
-            (true, "tables", MAX_TABLE_BYTES, FEWER_ROWS),
-        ] {
+        let all: [(_, _, fn(u64) -> Message); 2] = [
+            (false, MAX_TOTAL_BYTES, messages::files_above_maximum),
+            (true, MAX_TABLE_BYTES, messages::tables_above_maximum),
+        ];
+        for (are_tables, max, message) in all {
             let files = files.iter().filter(|file| file.is_table() == are_tables);
             let bytes = files.fold(0_u64, |sum, file| sum.saturating_add(file.version.size));
             if bytes > max {
-                let what = format!("its {of_all} are larger than {} MiB in total", max >> 20);
-                problems.push(problem(&self.root, what, remedy));
+                problems.push(problem(&self.root, message(max >> 20)));
             }
         }
     }
@@ -388,7 +378,7 @@ mod tests {
             .found
             .problems
             .into_iter()
-            .map(|problem| (problem.file, problem.what))
+            .map(|problem| (problem.file, problem.message.what))
             .collect()
     }
 

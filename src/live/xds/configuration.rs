@@ -16,6 +16,7 @@ use crate::core::proto::xds::RateLimitConfig;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::domains::{Domains, Overlay, XdsOptions};
+use crate::limits::rules::messages;
 
 /// Maximum number of resources. A gateway has one for each listener and each shared policy.
 pub(crate) const MAX_RESOURCES: usize = 100_000;
@@ -293,9 +294,10 @@ fn insert(wanted: &mut BTreeMap<String, Wanted>, name: String, resource: Wanted)
 }
 
 fn problem(resource: &str, what: String) -> Problem {
-    let remedy = "mend it in the control plane; until then its last good version stays in force, \
-        if there is one";
-    Problem::whole(format!("resource {resource}"), what, remedy)
+    Problem::whole(
+        format!("resource {resource}"),
+        messages::unusable_resource(what),
+    )
 }
 
 #[cfg(test)]

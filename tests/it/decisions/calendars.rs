@@ -51,7 +51,7 @@ impl Line {
             unit_multiplier: 1,
         };
         let algorithm = Algorithm::try_new(&rate, &options)
-            .unwrap_or_else(|error| panic!("{line}: {}", error.what));
+            .unwrap_or_else(|error| panic!("{line}: {}", error.message.what));
         assert_eq!(algorithm.kind(), AlgorithmKind::FixedWindow);
         let begins = begins
             .split(' ')

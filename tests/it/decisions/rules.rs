@@ -1,12 +1,13 @@
 //! Configuration and matching, as tables in `tests/vectors`, and as properties over random input.
 //!
 //! `config/NAME.yaml` stands beside `NAME.expect`; a case of several files is a folder with a file
-//! `expect`. An expectation holds the options in its first line where there are any, then one line
-//! per problem as a user sees it, then, when the files can be used, one per limit.
+//! `expect`. An expectation holds the options in its first line where there are any, then place,
+//! severity and code of each problem, then, when the files can be used, one line per limit. The
+//! sentences of all codes are in `config/messages.txt`.
 //! `matching/NAME.yaml` stands beside `NAME.table`, whose lines are
 //! `key=value, key=value -> path of the limit, or none`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::mem::discriminant;
@@ -19,7 +20,7 @@ use weir::core::request::Entry;
 use weir::core::time::{Period, Span, Tick};
 use weir::core::usage::{Settings, Tracking};
 use weir::limits::rules::compile::{
-    Compiled, Options, ProcessDefaults, Severity, SourceText, compile,
+    Compiled, Options, Overlay, Problem, ProcessDefaults, ReadOverlay, SourceText, codes, compile,
 };
 use weir::limits::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFailure, Scale};
 use weir::limits::rules::{Commit, Rules};
@@ -308,8 +309,9 @@ fn rows(rules: &Rules, limit: &Limit) -> Vec<String> {
     table.rows.rows().map(row).collect()
 }
 
-fn outcome(files: &[SourceText], options: &Options) -> String {
-    let (problems, limits) = match compile(files, options) {
+/// The problems of files, and what becomes of them.
+fn outcome(files: &[SourceText], options: &Options) -> (Vec<Problem>, Vec<String>) {
+    match compile(files, options) {
         Ok(Compiled { rules, warnings }) if rules.limit_count() == 0 => {
             (warnings, vec!["no limits".to_owned()])
         }
@@ -328,13 +330,107 @@ fn outcome(files: &[SourceText], options: &Options) -> String {
             (warnings, commits.chain(limits).collect())
         }
         Err(problems) => (problems, vec!["refused".to_owned()]),
-    };
-    problems
-        .iter()
-        .map(ToString::to_string)
-        .chain(limits)
-        .fold(String::new(), |text, line| text + &line + "\n")
+    }
 }
+
+/// The problems of an overlay, and what becomes of it.
+fn outcome_of_overlay(file: &SourceText, options: &Options) -> (Vec<Problem>, Vec<String>) {
+    match Overlay::read(file.clone(), options) {
+        Ok(ReadOverlay { overlay, warnings }) => {
+            let entries = format!("an overlay of {} entries", overlay.entries());
+            (warnings, vec![entries])
+        }
+        Err(problems) => (problems, vec!["refused".to_owned()]),
+    }
+}
+
+/// Place, severity and code of a problem.
+fn show_problem(problem: &Problem) -> String {
+    let at = match problem.line {
+        0 => problem.file.clone(),
+        line => format!("{}:{line}:{}", problem.file, problem.column),
+    };
+    format!(
+        "{at}: {}: {}",
+        problem.severity.name(),
+        problem.message.code
+    )
+}
+
+/// The severities and sentences of each code.
+#[derive(Default)]
+struct Messages(BTreeMap<String, (BTreeSet<&'static str>, Vec<String>)>);
+
+impl Messages {
+    fn add(&mut self, problem: &Problem) {
+        let (severities, sentences) = self.0.entry(problem.message.code.to_string()).or_default();
+        severities.insert(problem.severity.name());
+        let sentence = problem.message.to_string();
+        if !sentences.iter().any(|known| form(known) == form(&sentence)) {
+            sentences.push(sentence);
+        }
+    }
+
+    /// As in the golden list.
+    fn show(&self) -> String {
+        let code = |(code, (severities, sentences)): (&String, &(BTreeSet<_>, Vec<String>))| {
+            let severities: Vec<_> = severities.iter().copied().collect();
+            let sentences = sentences.join("\n  ");
+            format!("{code}: {}\n  {sentences}\n", severities.join(" or "))
+        };
+        self.0.iter().map(code).collect()
+    }
+}
+
+/// A sentence without texts in quotes, numbers and places, which depend on the file.
+fn form(sentence: &str) -> Vec<&str> {
+    let parts = sentence.split('\'').step_by(2);
+    let words = parts.flat_map(str::split_whitespace);
+    words
+        .filter(|word| !word.contains(|c: char| c.is_ascii_digit()))
+        .collect()
+}
+
+/// Codes that no vector has, after the reason.
+const WITHOUT_VECTOR: &[(&str, &str)] = &[
+    (
+        "bounds of large files: rules/bombs.rs and src/fuzzing/bounds_tests.rs",
+        "all-regexes-too-large cell-too-long file-too-large paths-too-long regex-too-long \
+         regexes-too-large table-is-full too-many-aliases too-many-brackets too-many-entries \
+         too-many-nodes too-many-plans too-many-regexes too-many-rows too-many-values \
+         too-much-memory value-too-long",
+    ),
+    (
+        "resources of a control plane: src/limits/rules/domains/tests.rs",
+        "concurrency-by-default metadata-too-deep multiplier-left-out options-in-metadata \
+         repeated-resource resource-without-domain second-limit too-many-levels \
+         unlimited-with-options unusable-resource unused-entry",
+    ),
+    (
+        "the defaults of a setting: src/limits/rules/domains/tests.rs",
+        "brace-without-other key-without-value",
+    ),
+    (
+        "the folder and arguments of a command: src/live/files/scan.rs and src/cli/check.rs",
+        "changing-files file-above-maximum files-above-maximum folders-too-deep \
+         link-out-of-folder link-to-folder-above link-without-target no-files \
+         not-a-folder-or-file overlay-of-many-files path-and-revision pipe-too-large several-files \
+         table-above-maximum tables-above-maximum too-many-files unreadable-file \
+         unreadable-revision",
+    ),
+    (
+        "sources of `weir envoy`: src/cli/envoy/tests.rs and src/limits/rules/compile/outline.rs",
+        "fixed-value-of-any key-of-pair-not-text key-without-source match-of-any-value \
+         match-of-condition match-of-each-value match-of-pattern match-of-two-patterns \
+         mixed-reservations no-pairs source-not-text source-of-http source-of-key-pattern \
+         source-of-other-key source-of-tcp too-many-descriptors two-sources unsent-value \
+         unusable-source unused-source unused-source-value",
+    ),
+    (
+        "the compiler checks the window first",
+        "window-out-of-range",
+    ),
+];
 
 fn word_behind<'w>(words: &'w str, name: &str) -> Option<&'w str> {
     let mut words = words.split_whitespace();
@@ -358,13 +454,12 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
         }
     }
     assert!(cases.len() > 60, "only {} cases were found", cases.len());
-    let mut wrong = String::new();
+    cases.sort();
+    let (mut wrong, mut messages) = (String::new(), Messages::default());
     for (paths, expect) in cases {
         let expected = fs::read_to_string(&expect).unwrap_or_default();
-        let (first, rest) = expected.split_once('\n').unwrap_or_default();
-        let (words, expected) = first
-            .strip_prefix("options:")
-            .map_or(("", expected.as_str()), |words| (words, rest));
+        let (first, _) = expected.split_once('\n').unwrap_or_default();
+        let words = first.strip_prefix("options:").unwrap_or_default();
         let options = Options {
             merge_domains: words.contains("merge_domains"),
             strict: words.contains("strict"),
@@ -384,47 +479,58 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
             },
         };
         let files: Vec<_> = paths.iter().map(|path| source(path)).collect();
-        let found = outcome(&files, &options);
-        // `WEIR_WRITE=1 cargo test --test it -- config_vectors` writes what is found, to be read.
-        if std::env::var_os("WEIR_WRITE").is_some() {
-            let options = first.starts_with("options:").then(|| format!("{first}\n"));
-            let text = options.unwrap_or_default() + &found;
-            fs::write(&expect, text).expect("a file that can be written");
-        } else if found != expected {
-            write!(
-                wrong,
-                "=== {}: expected\n{expected}--- found\n{found}",
-                expect.display()
-            )
-            .expect("a string");
-        }
+        let (problems, limits) = match words.contains("overlay") {
+            true => outcome_of_overlay(&files[0], &options),
+            false => outcome(&files, &options),
+        };
+        problems.iter().for_each(|problem| messages.add(problem));
+        let lines = problems.iter().map(show_problem).chain(limits);
+        let options = first.starts_with("options:").then_some(first);
+        let lines = options.map(str::to_owned).into_iter().chain(lines);
+        check_or_write(&expect, &lines.collect::<Vec<_>>(), &mut wrong);
     }
+    let messages = messages.show();
+    let lines: Vec<_> = messages.lines().map(str::to_owned).collect();
+    check_or_write(&folder.join("messages.txt"), &lines, &mut wrong);
     assert!(wrong.is_empty(), "{wrong}");
 }
 
+/// Compares a file with what is found. `WEIR_WRITE=1 cargo test --test it -- config_vectors` writes
+/// it instead, to be read.
+fn check_or_write(path: &Path, lines: &[String], wrong: &mut String) {
+    let found: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    if std::env::var_os("WEIR_WRITE").is_some() {
+        return fs::write(path, found).expect("a file that can be written");
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    if found != expected {
+        let path = path.display();
+        write!(wrong, "=== {path}: expected\n{expected}--- found\n{found}").expect("a string");
+    }
+}
+
+/// Each code is in the list of messages, or has a reason to be in no vector.
 #[test]
-fn problems_are_in_the_order_of_files_lines_and_columns() {
-    // An unknown name is found last, when all files are read.
-    let a = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {requests_per_unit: 1, replaces: \
-        [{name: absent}], unit: foo}\nunit: x\n";
-    let files = [
-        text("b.yaml", a),
-        text("a.yaml", "domain: e\nkey: x\nx: y\n"),
-    ];
-    let problems = compile(&files, &Options::default()).expect_err("it is wrong");
-    let places: Vec<_> = problems
+fn every_code_has_a_vector() {
+    let list = root().join("tests/vectors/config/messages.txt");
+    let list = fs::read_to_string(list).expect("the list of messages");
+    let heads = list.lines().filter(|line| !line.starts_with(' '));
+    let heads = heads.filter_map(|line| line.split_once(':'));
+    let listed: BTreeSet<_> = heads.map(|(code, _)| code.to_owned()).collect();
+    let excepted = WITHOUT_VECTOR
         .iter()
-        .map(|problem| (problem.file.as_str(), problem.line, problem.column))
-        .collect();
+        .flat_map(|(_, codes)| codes.split(' '));
+    let excepted: BTreeSet<_> = excepted.map(str::to_owned).collect();
+    let all: BTreeSet<_> = codes().map(|code| code.to_string()).collect();
     assert_eq!(
-        places,
-        [
-            ("b.yaml", 4, 58),
-            ("b.yaml", 4, 74),
-            ("b.yaml", 5, 1),
-            ("a.yaml", 2, 1),
-            ("a.yaml", 3, 1)
-        ]
+        listed.intersection(&excepted).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
+    let known: BTreeSet<_> = listed.union(&excepted).cloned().collect();
+    let differing: Vec<_> = all.symmetric_difference(&known).collect();
+    assert!(
+        differing.is_empty(),
+        "codes without a vector or without a row: {differing:?}"
     );
 }
 
@@ -537,25 +643,6 @@ fn every_example_is_right_without_a_warning() {
         kinds.len(),
         AlgorithmKind::NAMED.len(),
         "an example for each algorithm"
-    );
-}
-
-#[test]
-fn problems_beyond_the_readable_number_are_counted_and_not_listed() {
-    let mut yaml = "domain: d\ndescriptors:\n".to_owned();
-    for _ in 0..3_000 {
-        yaml += "  - {key: a, x: y}\n";
-    }
-    let problems = compile(&[text("a.yaml", &yaml)], &Options::default()).expect_err("it is wrong");
-    // Unknown keys and duplicates: of each kind the first ones.
-    assert_eq!(problems.len(), 41);
-    assert_eq!(
-        problems[40].what,
-        "5959 more problems in this file are not shown"
-    );
-    assert_eq!(
-        (problems[0].severity, problems[0].line, problems[0].column),
-        (Severity::Error, 3, 14)
     );
 }
 

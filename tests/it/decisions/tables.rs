@@ -139,6 +139,7 @@ fn keys_of_plans() -> Vec<String> {
     }];
     let problems = compile(&files, &Options::default()).expect_err("an unknown key");
     let all = problems[0]
+        .message
         .remedy
         .split_once("one of ")
         .expect("a list of keys")
@@ -294,7 +295,7 @@ proptest::proptest! {
                         && problem.column >= 1;
                     let is_without_rows = problem.severity
                         == weir::limits::rules::compile::Severity::Warning
-                        && problem.what.contains("has no rows");
+                        && problem.message.what.contains("has no rows");
                     proptest::prop_assert!(
                         (is_in_table || is_without_rows)
                             && problem.to_string().lines().count() == 1,

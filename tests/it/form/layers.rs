@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["digest", "fingerprint", "lock", "text", "time"],
+            &["digest", "fingerprint", "lock", "message", "text", "time"],
             &["request"],
             &["verdict"],
             &["algorithm"],

@@ -316,7 +316,9 @@ fn replicas_share_the_places_and_a_limit_is_bounded() {
         Algorithm::try_new(&rate, &options).expect_err("an error")
     };
     assert_eq!(
-        error(LARGEST_LIMIT + 1, Some(Span::from_secs(1))).remedy,
+        error(LARGEST_LIMIT + 1, Some(Span::from_secs(1)))
+            .message
+            .remedy,
         "write at most 10000"
     );
     for max_duration in [

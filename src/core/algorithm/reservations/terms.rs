@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::core::algorithm::{Algorithm, OptionError, Options};
+use crate::core::algorithm::{Algorithm, OptionError, Options, messages};
 use crate::core::text::name_of;
 use crate::core::time::Span;
 
@@ -90,25 +90,15 @@ impl Options {
         let Some(reservations) = self.reservations else {
             return Ok(());
         };
-        let (what, remedy) = if !(SHORTEST_TTL..=LONGEST_TTL).contains(&reservations.ttl) {
-            (
-                "the 'ttl' of 'reservations' is shorter than 1 second or longer than 24 hours",
-                "write the time that the longest request takes, such as 60s",
-            )
+        let message = if !(SHORTEST_TTL..=LONGEST_TTL).contains(&reservations.ttl) {
+            messages::reservation_ttl_out_of_range()
         } else if !self.counts_denied() {
-            (
-                "a limit with 'reservations' has no 'count_denied: false': hits above a reservation \
-                 could not be charged",
-                "remove 'count_denied', or 'reservations'",
-            )
+            messages::reservations_without_count_denied()
         } else if self.lease == Some(true) {
-            (
-                "a limit with 'reservations' has no 'lease': a reservation is decided by the store",
-                "remove one of the two",
-            )
+            messages::reservations_with_lease()
         } else {
             return Ok(());
         };
-        Err(OptionError::new("reservations", what, remedy))
+        Err(message.of("reservations"))
     }
 }

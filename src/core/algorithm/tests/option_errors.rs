@@ -70,7 +70,7 @@ fn an_amount_that_is_too_large_names_the_largest() {
             if kind == AlgorithmKind::SlidingWindowLog {
                 continue;
             }
-            let mut words = error.remedy.split([' ', ',']);
+            let mut words = error.message.remedy.split([' ', ',']);
             let largest: u64 = words.find_map(|word| word.parse().ok()).expect("a number");
             let hits = largest * u64::from(scale);
             assert_eq!(error.option, "requests_per_unit");

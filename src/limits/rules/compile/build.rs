@@ -20,11 +20,11 @@ use super::{Compiler, ProcessDefaults};
 use crate::core::algorithm::OptionError;
 use crate::core::time::{Rate, Span, Unit};
 use crate::core::usage::{self, Tracking};
-use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShare;
 use crate::limits::rules::thresholds::Thresholds;
+use crate::limits::rules::{Commit, messages};
 
 /// Builds the limits of the domain, and returns the domain without its tree. A limit with invalid
 /// options is reported and left out.
@@ -66,9 +66,7 @@ pub(super) fn build(
     for (limit, at) in domain.below_limits.drain(..) {
         let mut limits = built.limits.iter();
         if limits.any(|other| other.id == limit && other.has_holds()) {
-            let what = "the descriptor above has 'reservations', for which the keys 'reserve' and \
-                'settle' below it name a request's id";
-            problems.error(&at, what, "write another key, or remove 'reservations'");
+            problems.error(&at, messages::key_of_reservations());
         }
     }
     if !domain.replaced.is_empty() {
@@ -169,9 +167,7 @@ impl<'a, 'f> Builder<'a, 'f> {
         }
         let at = &partial.places.at;
         if partial.is_concurrency() && (partial.plan.is_some() || table.is_some()) {
-            let what = "a concurrency limit has no table and no plan";
-            let remedy = "write the number in 'rate_limit', or another 'algorithm'";
-            return self.problems.fail(at, what, remedy);
+            return self.problems.fail(at, messages::concurrency_with_table());
         }
         let layers = Layers {
             own: &own,
@@ -187,7 +183,7 @@ impl<'a, 'f> Builder<'a, 'f> {
         if table.is_some() {
             // Rows have periods of their own.
             let usage = layers.usage(Span::from_secs(Unit::Year.secs()));
-            let report = |error| self.report(&layers, at, &error);
+            let report = |error| self.report(&layers, at, error);
             resolved.usage = usage.map_err(report).ok()?;
         }
         let trial = self.trial(&layers, &resolved, at);
@@ -195,9 +191,7 @@ impl<'a, 'f> Builder<'a, 'f> {
             && trial.is_some()
             && resolved.amount.is_some_and(|amount| amount.lease)
         {
-            let what = "'lease' saves nothing with 'trial', which asks the store for each hit";
-            let remedy = "remove 'trial' once it has told enough, or 'lease'";
-            self.problems.warning(at, what, remedy);
+            self.problems.warning(at, messages::lease_with_trial());
         }
         limit.trial = trial.and_then(|trial| {
             let usage = trial.usage.map(|usage| self.tracking(usage, &limit, true));
@@ -229,12 +223,18 @@ impl<'a, 'f> Builder<'a, 'f> {
     /// does not fit. `None` if there is no trial, or, with an error, if its own is invalid.
     fn trial(&mut self, layers: &Layers<'_>, real: &Resolved, at: &Place) -> Option<Resolved> {
         let (layer, trial) = layers.find(|layer| Some((layer, layer.trial.as_deref()?)))?;
-        let source = layer.source.name();
-        let source = source.map(|source| (at.clone(), source.into()));
-        self.problems.warn_only(source);
-        let resolved = self.resolve_trial(trial, layers, real);
-        self.problems.warn_only(None);
-        resolved
+        let problems = match layer.source.name() {
+            Some(source) => &self.problems.in_layer(at, source),
+            None => self.problems,
+        };
+        let mut builder = Builder {
+            problems,
+            rows: &mut *self.rows,
+            memory: &mut *self.memory,
+            next_limit: &mut *self.next_limit,
+            ..*self
+        };
+        builder.resolve_trial(trial, layers, real)
     }
 
     /// A trial inherits missing options from the real limit, as far as they have a meaning for the
@@ -248,18 +248,13 @@ impl<'a, 'f> Builder<'a, 'f> {
         let at = &trial.places.at;
         let has_holders = |amount: Amount| amount.algorithm.counts_in_flight();
         if trial.is_concurrency() || real.amount.is_some_and(has_holders) {
-            let what =
-                "a concurrency limit has no trial: its requests take places and give them back";
-            let remedy = "remove 'trial', or write another 'algorithm' for both";
-            return self.problems.fail(at, what, remedy);
+            return self.problems.fail(at, messages::trial_of_concurrency());
         }
         if let Some(at) = trial.place("lease") {
-            let what = "a trial has no 'lease': the store is asked for each of its hits";
-            return self.problems.fail(at, what, "remove 'lease'");
+            return self.problems.fail(at, messages::trial_with_lease());
         }
         if let Some(at) = trial.place("reservations") {
-            let what = "a trial has no 'reservations': no request can settle both limits";
-            return self.problems.fail(at, what, "remove 'reservations'");
+            return self.problems.fail(at, messages::trial_with_reservations());
         }
         let Some(amount) = &real.amount else {
             let (requests, unit) = (trial.requests_per_unit.is_none(), trial.unit.is_none());
@@ -268,9 +263,7 @@ impl<'a, 'f> Builder<'a, 'f> {
                 unit.then_some("unit"),
             ];
             for key in missing.into_iter().flatten() {
-                let what = format!("the trial has no '{key}', and its limit is unlimited");
-                let remedy = format!("write '{key}: ' in the trial");
-                self.problems.error(at, what, remedy);
+                self.problems.error(at, messages::trial_of_unlimited(key));
             }
             trial.requests_per_unit.and(trial.unit)?;
             let own = [trial, *layers.own.first()?];
@@ -297,9 +290,7 @@ impl<'a, 'f> Builder<'a, 'f> {
         };
         let mut resolved = self.complete(&layers, at, "rate_limit")?;
         if resolved.amount == real.amount {
-            let what = "the trial is the same as the limit and counts the same";
-            let remedy = "write another 'requests_per_unit' in the trial, or remove 'trial'";
-            self.problems.warning(at, what, remedy);
+            self.problems.warning(at, messages::trial_of_same_limit());
         }
         if let Some(amount) = &mut resolved.amount {
             // The store is queried for each hit of a trial, which uses up nothing.
@@ -327,26 +318,20 @@ impl<'a, 'f> Builder<'a, 'f> {
         at: &Place,
         whose: &str,
     ) -> Option<Resolved> {
-        let (at, what, remedy) = match layers.rate() {
+        let (at, message) = match layers.rate() {
             Ok(rate) => return self.resolve(layers, rate, at),
-            Err(NoRate::Missing(key)) => (
-                at,
-                format!("the {whose} has no '{key}', and neither has its plan or the descriptor"),
-                format!("write '{key}' here, in a plan or in 'rate_limit'"),
-            ),
+            Err(NoRate::Missing(key)) => (at, messages::incomplete_limit(whose, key)),
             Err(NoRate::BesideUnlimited(key, key_at)) => {
                 let (own, below) = match (whose, key_at) {
-                    ("rate_limit", _) => (whose, "its plan is"),
-                    (_, Some(_)) => (whose, "its plan or the rate_limit is"),
-                    (_, None) => ("plan of the row", "the rate_limit is"),
+                    ("rate_limit", _) => (whose, "its plan"),
+                    (_, Some(_)) => (whose, "its plan or the rate_limit"),
+                    (_, None) => ("plan of the row", "the rate_limit"),
                 };
-                let hits = "requests_per_unit";
-                let what = format!("the {own} has '{key}' and no '{hits}', and {below} unlimited");
-                let remedy = format!("write '{hits}' for a limit, or remove '{key}'");
-                (key_at.unwrap_or(at), what, remedy)
+                let message = messages::key_above_unlimited(own, key, below);
+                (key_at.unwrap_or(at), message)
             }
         };
-        self.problems.fail(at, what, remedy)
+        self.problems.fail(at, message)
     }
 
     /// Resolves layers with this rate; `None` is unlimited. A layer from outside of the files is
@@ -389,14 +374,13 @@ impl<'a, 'f> Builder<'a, 'f> {
             };
             let source = rest.below.first().and_then(|layer| layer.source.name());
             let Some(source) = source else {
-                for error in &errors {
+                for error in errors {
                     self.report(layers, at, error);
                 }
                 return None;
             };
-            if let Some(error) = errors.first() {
-                let what = format!("{}: {source} is not used for this limit", error.what);
-                self.problems.warning(at, what, error.remedy.as_str());
+            if let Some(error) = errors.into_iter().next() {
+                self.problems.in_layer(at, source).error(at, error.message);
             }
         }
         None
@@ -415,16 +399,14 @@ impl<'a, 'f> Builder<'a, 'f> {
         let mut multiplied = rate;
         multiplied.unit_multiplier = unit_multiplier;
         let makes_calendar = |it: &Arc<PartialLimit>| it.source.is_overlay() && it.has_calendar();
-        let (what, remedy) = if layers.below.iter().any(makes_calendar) {
-            let what = "the limit has 'period: calendar': the 'unit_multiplier' of";
-            (format!("{what} {source}"), "remove it, or remove 'period'")
-        } else if let Err((what, remedy)) = checked_window(&multiplied) {
-            (format!("{what}: {source}"), remedy)
+        let message = if layers.below.iter().any(makes_calendar) {
+            messages::multiplier_left_out(source)
+        } else if let Err(message) = checked_window(&multiplied) {
+            messages::with_layer_left_out(message, source)
         } else {
             return multiplied;
         };
-        let what = format!("{what} is not used for this limit");
-        self.problems.warning(at, what, remedy);
+        self.problems.warning(at, message);
         rate
     }
 
@@ -434,14 +416,10 @@ impl<'a, 'f> Builder<'a, 'f> {
             return Some(self.process.region_share);
         };
         let share = match &self.process.region {
-            Some(region) => shares.of_region(region).ok_or_else(|| {
-                let what = format!("the region {} has no share", quoted(region));
-                (what, "add it to 'region_shares', or correct REGION")
-            }),
-            None => {
-                let what = "the limit is divided by 'region_shares', and REGION is not set";
-                Err((what.to_owned(), "write the name of this region in REGION"))
-            }
+            Some(region) => shares
+                .of_region(region)
+                .ok_or_else(|| messages::region_without_share(quoted(region))),
+            None => Err(messages::shares_without_region()),
         };
         let at = layer.place("region_shares").unwrap_or(at);
         self.problems.accept(at, share)
@@ -456,10 +434,9 @@ impl<'a, 'f> Builder<'a, 'f> {
         if shares.iter().any(|share| share.is_raised_to_one(amount)) {
             let sum: u64 = shares.iter().map(|share| share.of(amount)).sum();
             let sum = map.map_or("1 each".to_owned(), |_| format!("{sum} together"));
-            let what = format!("a share of {amount} is below 1 and is 1: the regions admit {sum}");
-            let remedy = "write a larger number, or larger shares";
             let at = layers.place(key).unwrap_or(at);
-            self.problems.warning(at, what, remedy);
+            self.problems
+                .warning(at, messages::share_below_one(amount, sum));
         }
     }
 
@@ -468,9 +445,7 @@ impl<'a, 'f> Builder<'a, 'f> {
         let own = layers.own.iter().find(has_anchor);
         if own.is_some_and(|layer| layer.options.has_idle_anchor(rate)) {
             let at = layers.place("anchor").unwrap_or(at);
-            let what = "'anchor' changes nothing: a day begins at midnight on every date";
-            let remedy = "write a time of day, such as 2026-03-31T06:00, or remove it";
-            self.problems.warning(at, what, remedy);
+            self.problems.warning(at, messages::anchor_without_effect());
         }
     }
 
@@ -482,22 +457,24 @@ impl<'a, 'f> Builder<'a, 'f> {
         let is_unused = |it: &&Arc<PartialLimit>| it.source.is_overlay() && it.has_options();
         for layer in layers.below.iter().filter(is_unused) {
             let source = layer.source.name().unwrap_or_default();
-            let what =
-                format!("an unlimited limit has no options: {source} is not used for this limit");
-            let remedy = "remove them, or set an amount";
-            self.problems.warning(at, what, remedy);
+            let message = messages::with_layer_left_out(messages::unlimited_with_options(), source);
+            self.problems.warning(at, message);
         }
     }
 
-    fn report(&self, layers: &Layers<'_>, at: &Place, error: &OptionError) {
-        let mut what = error.what.clone();
-        let place = layers.place(error.option);
+    fn report(
+        &self,
+        layers: &Layers<'_>,
+        at: &Place,
+        OptionError { option, message }: OptionError,
+    ) {
+        let place = layers.place(option);
         let mut below = layers.below.iter();
-        let of_default = below.find_map(|layer| layer.place(error.option));
-        if let (None, Some(default)) = (place, of_default) {
-            what += &format!(" ('{}' is the default in {default})", error.option);
-        }
-        let at = place.unwrap_or(at);
-        self.problems.error(at, what, error.remedy.as_str());
+        let of_default = below.find_map(|layer| layer.place(option));
+        let message = match (place, of_default) {
+            (None, Some(default)) => messages::with_default(message, option, default),
+            _ => message,
+        };
+        self.problems.error(place.unwrap_or(at), message);
     }
 }

@@ -10,6 +10,7 @@ use memchr::memmem;
 use super::SourceText;
 use super::memory::VALUE;
 use super::problem::Problems;
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{self, Content, Node};
 
@@ -50,9 +51,7 @@ impl<'f> Data<'f> {
             let at = problems.open(name);
             let values = is_list.then(|| read(problems, &at, text, &mut left));
             if !is_list && !is_known && !named.has_unreadable {
-                let what = "no descriptor names this table";
-                let remedy = "write 'table: ' and its name in a descriptor, or remove the file";
-                problems.error(&at, what, remedy);
+                problems.error(&at, messages::unused_table());
             }
             data.0.insert(name, DataFile { at, text, values });
         }
@@ -90,8 +89,8 @@ fn read<'f>(
     let most = *left;
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut values = Vec::new();
-    if let Some((what, remedy)) = source::why_not_text(text) {
-        problems.error(file, what, remedy);
+    if let Some(message) = source::why_not_text(text) {
+        problems.error(file, message);
         return values;
     }
     let line_end = if text.contains(&b'\n') { b'\n' } else { b'\r' };
@@ -102,18 +101,14 @@ fn read<'f>(
         }
         let at = file.at((number, 1));
         if *left < VALUE as u64 {
-            let (what, remedy) = source::too_much_memory(most);
-            problems.error(&at, what, remedy);
+            problems.error(&at, source::too_much_memory(most));
             break;
         }
         *left -= VALUE as u64;
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
-            Ok(_) => {
-                let what = format!("the value has more than {LONGEST_VALUE} bytes");
-                problems.error(&at, what, "write a shorter one");
-            }
-            Err(_) => problems.error(&at, "the value is not UTF-8", "write the file in UTF-8"),
+            Ok(_) => problems.error(&at, messages::value_too_long(LONGEST_VALUE)),
+            Err(_) => problems.error(&at, messages::value_not_utf8()),
         }
     }
     values
@@ -123,17 +118,16 @@ fn read<'f>(
 /// in it, and of what no editor shows.
 pub(super) fn warn_of_odd(problems: &Problems, at: &Place, value: &str) {
     let is_invisible = |c: char| matches!(c, '\0' | '\u{feff}' | '\u{200b}');
-    let (what, odd) = if value.starts_with("=\"") {
-        ("is a formula of a spreadsheet", "formula")
+    let message = if value.starts_with("=\"") {
+        messages::value_is_formula()
     } else if value.contains(is_invisible) {
-        ("has an invisible character", "character")
+        messages::value_with_invisible_character()
     } else if value.trim() != value {
-        ("begins or ends with a blank", "blank")
+        messages::value_with_blank()
     } else {
         return;
     };
-    let what = format!("the value {what}, and is only found with it");
-    problems.warning(at, what, format!("remove the {odd} if it is not meant"));
+    problems.warning(at, message);
 }
 
 /// The names of the files that files of limits name.

@@ -7,7 +7,7 @@ use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
 use super::memory;
-use super::options::{self, NO_UNIT};
+use super::options;
 use super::overlay;
 use super::partial::PartialLimit;
 use super::problem::{Grade, Problems, quoted};
@@ -16,11 +16,13 @@ use super::table;
 use super::{Compiler, ProcessDefaults};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::algorithm::reservations::is_reservation_key;
+use crate::core::message::Message;
 use crate::core::time::{Rate, Unit};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{
     Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, encoded_bytes,
 };
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Node, ValueType};
 use crate::limits::rules::tree::Branch;
@@ -51,8 +53,7 @@ impl DescriptorReader<'_, '_> {
     /// Reads descriptors into a level: `items`, which were taken out of `list`.
     pub(super) fn list(&mut self, list: &Node, items: Vec<Node>, siblings: &mut Siblings) {
         let problems = self.compiler.problems;
-        let remedy = "begin each descriptor below it with '- key: '";
-        fields::items(problems, list, "descriptors", remedy);
+        fields::items(problems, list, messages::descriptors_no_list);
         siblings.add_networks(problems, &items);
         let mut items = items.into_iter();
         while items.len() > 0 {
@@ -63,8 +64,7 @@ impl DescriptorReader<'_, '_> {
                 }
                 let below = item.take_list("descriptors");
                 if item.value_type() == ValueType::Nothing {
-                    let remedy = "write 'key: ' after the '-', or remove it";
-                    problems.error(&item.at, "a descriptor is empty", remedy);
+                    problems.error(&item.at, messages::descriptor_is_empty());
                 } else if let Some(fields) = fields::read(problems, item, Section::Descriptor) {
                     self.descriptor(&fields, below, siblings);
                 }
@@ -201,11 +201,8 @@ impl DescriptorReader<'_, '_> {
         if *total <= LONGEST_PATHS {
             return Some(bytes);
         }
-        let what = format!(
-            "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
-        );
-        let remedy = "write shorter keys and values, or fewer limits";
-        self.compiler.problems.fail(&fields.node.at, what, remedy)
+        let problems = self.compiler.problems;
+        problems.fail(&fields.node.at, messages::paths_too_long(LONGEST_PATHS))
     }
 }
 
@@ -222,13 +219,10 @@ pub(super) fn read_level(
     };
     let value_to_metric = fields.switch("value_to_metric");
     let share_threshold = fields.switch("share_threshold");
-    let what = "the descriptor has no key";
-    let remedy = "write 'key: ' and the key that Envoy sends";
-    let key = fields.required("key", what, remedy)?;
+    let key = fields.required("key", messages::no_key)?;
     let matched = matched.ok()?;
     if matched.is_some() && key.contains('*') {
-        let what = "a key with '*' has no 'match'";
-        return problems.fail(fields.lack("key"), what, "write a descriptor for each key");
+        return problems.fail(fields.lack("key"), messages::match_of_key_pattern());
     }
     let value = value?.filter(|value| !value.is_empty());
     if let (Some(value), Some(node)) = (value, fields.get("value")) {
@@ -251,21 +245,15 @@ pub(super) fn read_level(
     Some((level, matched))
 }
 
-/// Checks `share_threshold`: the error and its remedy if the values cannot share a counter.
-fn checked_share(level: &Level) -> Result<(), (&'static str, &'static str)> {
+/// Checks that the values can share a counter if `share_threshold` is on.
+fn checked_share(level: &Level) -> Result<(), Message> {
     let has_star = |text: &str| text.contains('*');
     match level.matching {
         _ if !level.share_threshold => Ok(()),
-        Matching::Cidr { prefix: Some(_) } => Err((
-            "'share_threshold' is next to 'prefix', which has a counter for each network",
-            "write one of them",
-        )),
+        Matching::Cidr { prefix: Some(_) } => Err(messages::share_threshold_with_prefix()),
         matching if matching.is_by_more_than_text() => Ok(()),
         _ if has_star(&level.key) || level.value.as_deref().is_some_and(has_star) => Ok(()),
-        _ => Err((
-            "'share_threshold' needs a '*' in the key or the value, or 'match'",
-            "write a pattern, such as value: \"*\", or remove 'share_threshold'",
-        )),
+        _ => Err(messages::share_threshold_of_one_value()),
     }
 }
 
@@ -273,13 +261,14 @@ fn checked_share(level: &Level) -> Result<(), (&'static str, &'static str)> {
 fn read_metadata(problems: &Problems, node: &Node) -> Option<Metadata> {
     let metadata = match node.metadata() {
         Ok(metadata) => metadata,
-        Err(note) => return problems.fail(&note.at, note.what, note.remedy),
+        Err(note) => return problems.fail(&note.at, note.message),
     };
     let bytes = encoded_bytes(&metadata);
     if bytes > MAX_METADATA_BYTES {
-        let what = format!("the metadata has {bytes} bytes as answers carry it");
-        let remedy = format!("write at most {MAX_METADATA_BYTES} bytes");
-        return problems.fail(&node.at, what, remedy);
+        return problems.fail(
+            &node.at,
+            messages::metadata_too_large(bytes, MAX_METADATA_BYTES),
+        );
     }
     Some(metadata)
 }
@@ -289,10 +278,7 @@ fn warn_of_shadow(problems: &Problems, layer: &PartialLimit) {
     if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) =
         (layer.on_store_failure, layer.place("on_store_failure"))
     {
-        let what =
-            "'on_store_failure' has no effect on a limit in shadow mode, which never refuses";
-        let remedy = "remove 'on_store_failure', or remove 'shadow_mode'";
-        problems.warning(at, what, remedy);
+        problems.warning(at, messages::store_failure_in_shadow_mode());
     }
 }
 
@@ -302,16 +288,12 @@ fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
     if fields.get("descriptors").is_none()
         && let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit")
     {
-        let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
-        let what = "'rate_limit' is empty: this descriptor has no limit";
-        problems.warning(at, what, remedy);
+        problems.warning(at, messages::rate_limit_is_empty());
     }
     let is_off = |node: &Node| node.read::<bool>() == Some(false);
     let present = fields.present(NEED_A_LIMIT);
     for (key, node) in present.filter(|(_, node)| !is_off(node)) {
-        let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
-        let remedy = "move it to the descriptor with the 'rate_limit'";
-        problems.warning(&node.at, what, remedy);
+        problems.warning(&node.at, messages::key_without_limit(key));
     }
 }
 
@@ -354,14 +336,12 @@ fn complete(
     } else if fields.get("unit").is_none() {
         is_valid = false;
         if !fields.meant("unit") {
-            problems.error(fields.lack("unit"), NO_UNIT, fields::list(&Unit::NAMED));
+            problems.error(fields.lack("unit"), options::no_unit());
         }
     }
     let hits = "requests_per_unit";
     if fields.get(hits).is_none() && !fields.meant(hits) {
-        let what = "'requests_per_unit' is missing, which means 0: every request is refused";
-        let remedy = "write 'requests_per_unit: ' and a number, even if it is 0";
-        problems.add(fields.lack(hits), Grade::Mistake, what, remedy);
+        problems.add(fields.lack(hits), Grade::Mistake, messages::no_requests());
     }
     let layer = layer.filter(|_| is_valid)?;
     let unit = layer.unit.or(is_concurrency.then_some(Unit::None))?;
@@ -386,12 +366,7 @@ fn complete(
 fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
     let present = || fields.present(["unit", "unit_multiplier"]);
     for (key, node) in present() {
-        let what = format!(
-            "a concurrency limit has no '{key}': 'requests_per_unit' is how many requests may be \
-             in flight at a time"
-        );
-        let remedy = format!("remove '{key}', or write another 'algorithm'");
-        problems.error(&node.at, what, remedy);
+        problems.error(&node.at, messages::concurrency_with_window(key));
     }
     present().next().is_none()
 }
@@ -401,24 +376,19 @@ fn replaces(
     fields: &Fields<'_>,
     own_name: Option<&str>,
 ) -> Vec<(Place, Box<str>)> {
-    let remedy = "write '- name: ' and the name of a limit below it";
     let replaced = |item: &Node| {
         if item.value_type() == ValueType::Nothing {
-            let remedy = "write '- name: ' and the name of a limit, or remove it";
-            return problems.fail(&item.at, "an entry of replaces is empty", remedy);
+            return problems.fail(&item.at, messages::replaced_is_empty());
         }
         let entry = fields::read(problems, item, Section::Replaced)?;
-        let what = "an entry of replaces has no name";
-        let remedy = "write the name of a limit, or remove the entry";
-        entry.required("name", what, remedy)?;
+        entry.required("name", messages::replaced_without_name)?;
         let (name, at) = (entry.name()?, entry.lack("name"));
         if own_name == Some(name) {
-            let what = format!("the limit {} replaces itself", quoted(name));
-            return problems.fail(at, what, "name another limit, or remove the entry");
+            return problems.fail(at, messages::limit_replaces_itself(quoted(name)));
         }
         Some((at.clone(), name.into()))
     };
-    let items = fields.items("replaces", remedy).iter();
+    let items = fields.items("replaces", messages::replaces_no_list).iter();
     items.filter_map(replaced).collect()
 }
 
@@ -431,23 +401,16 @@ const SENDS_BLOCKS: &str = "masked_remote_address";
 fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) {
     let address = address::read(value.as_bytes());
     let is_other = |address: &IpAddr| is_meant(value) && address.to_string() != value;
-    let with_value = |what| format!("{} {what}", quoted(value));
-    if key != SENDS_BLOCKS && is_block(value) {
-        let what = "looks like a block of addresses, but is compared as text: no address in it \
-            matches";
-        let remedy = "write 'match: cidr' next to it, or let Envoy send the block with its action \
-            masked_remote_address";
-        problems.warning(&node.at, with_value(what), remedy);
+    let message = if key != SENDS_BLOCKS && is_block(value) {
+        messages::block_as_text(quoted(value))
     } else if let Some(address) = address.filter(is_other) {
-        let what = with_value("is another spelling of an address than Envoy sends");
-        problems.warning(&node.at, what, format!("write {address}"));
+        messages::address_as_text(quoted(value), address)
     } else if is_regular_expression(value) {
-        let what = "looks like a regular expression, but is compared as text in which only '*' is \
-            special";
-        let remedy = "write 'match: regex' next to it, or the text that Envoy sends, with '*' for \
-            any part of it";
-        problems.warning(&node.at, with_value(what), remedy);
-    }
+        messages::regex_as_text(quoted(value))
+    } else {
+        return;
+    };
+    problems.warning(&node.at, message);
 }
 
 /// `10.0.0.0/8`

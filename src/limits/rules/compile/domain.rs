@@ -12,10 +12,11 @@ use hashbrown::{HashMap, HashSet};
 use super::fields::{self, Fields, Section};
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problems, quoted};
-use crate::limits::rules::Commit;
+use crate::core::message::Message;
 use crate::limits::rules::limit::{Limit, LimitId};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node};
+use crate::limits::rules::{Commit, messages};
 
 /// A domain under construction.
 #[derive(Default)]
@@ -119,9 +120,7 @@ pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain
 }
 
 fn differs(problems: &Problems, key: &str, first: &Place, second: &Place) {
-    let what = format!("'{key}' differs from the one in {first}, for the same domain");
-    let remedy = "write the same in both files, or remove one of them";
-    problems.error(second, what, remedy);
+    problems.error(second, messages::differs_in_domain(key, first));
 }
 
 /// Maximum number of plans of a domain. Each becomes a limit of each table that uses it.
@@ -147,17 +146,17 @@ pub(super) struct NamedPlan {
 }
 
 impl Plans {
-    /// The plan with this name; if it is missing, the error and its remedy.
-    pub(super) fn find(&self, name: &str) -> Result<&NamedPlan, (String, String)> {
+    /// The plan with this name.
+    pub(super) fn find(&self, name: &str) -> Result<&NamedPlan, Message> {
         self.by_name.get(name).ok_or_else(|| {
-            let near = fields::nearest(name, self.by_name.keys().map(AsRef::as_ref));
-            let near = near.map(|near| format!("write '{near}'"));
-            let other = || match self.by_name.is_empty() {
-                true => "write it below 'plans:' at the root of the file".to_owned(),
-                false => "write it below 'plans:', or the name of a plan that is there".to_owned(),
+            let message = match self.by_name.is_empty() {
+                true => messages::plan_without_plans(quoted(name)),
+                false => messages::unknown_plan(quoted(name)),
             };
-            let what = format!("there is no plan {} in this domain", quoted(name));
-            (what, near.unwrap_or_else(other))
+            message.or_near(fields::nearest(
+                name,
+                self.by_name.keys().map(AsRef::as_ref),
+            ))
         })
     }
 }
@@ -168,19 +167,17 @@ fn read_plans(problems: &Problems, fields: &Fields<'_>, plans: &mut Plans) {
         return;
     };
     let Content::Mapping(entries) = &node.content else {
-        let what = format!("'plans' is {}, not a map", node.value_type().name());
-        let remedy = "write the name of each plan below it, and below that 'unit: ' and \
-            'requests_per_unit: '";
-        problems.error(&node.at, what, remedy);
+        problems.error(
+            &node.at,
+            messages::plans_not_a_map(node.value_type().name()),
+        );
         plans.is_invalid = true;
         return;
     };
     for (key, node) in entries.iter() {
         plans.is_invalid |= plans.add(problems, key, node).is_none();
         if plans.by_name.len() > MOST_PLANS {
-            let what = format!("the domain has more than {MOST_PLANS} plans");
-            let remedy = "write numbers of single values in the rows of a table";
-            problems.error(&key.at, what, remedy);
+            problems.error(&key.at, messages::too_many_plans(MOST_PLANS));
             plans.is_invalid = true;
             return;
         }
@@ -192,14 +189,10 @@ impl Plans {
     fn add(&mut self, problems: &Problems, key: &Node, node: &Node) -> Option<()> {
         let name = fields::text(problems, key, "plans").unwrap_or_default();
         if name.is_empty() || name.len() > LONGEST_PLAN || name.chars().any(char::is_control) {
-            let what = "this cannot be the name of a plan";
-            let remedy = format!("write 1 to {LONGEST_PLAN} bytes without control characters");
-            return problems.fail(&key.at, what, remedy);
+            return problems.fail(&key.at, messages::wrong_plan_name(LONGEST_PLAN));
         }
         if let Some(first) = self.by_name.get(name) {
-            let (name, first) = (quoted(name), &first.at);
-            let what = format!("the plan {name} is already defined, in {first}");
-            return problems.fail(&key.at, what, "remove one of them");
+            return problems.fail(&key.at, messages::repeated_plan(quoted(name), &first.at));
         }
         let layer = fields::read(problems, node, Section::Plan)
             .and_then(|fields| PartialLimit::read_of_many(problems, &fields));

@@ -6,11 +6,13 @@
 
 use std::cell::Cell;
 
-use super::keys::{self, Author, Field, names};
+use super::keys::{self, Author, Field, FieldValue, names};
 use super::problem::{Grade, Problems, excerpt, quoted};
 use super::sections::Format;
 pub(super) use super::sections::Section;
+use crate::core::message::Message;
 use crate::core::time::{MAX_SAFE_INTEGER, Unit};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, ValueType};
 
@@ -19,12 +21,6 @@ const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
 /// The keys that make a limit what it is. Next to `key` instead of below `rate_limit` they are
 /// ignored, and the descriptor has no limit.
 pub(super) const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
-
-/// A type of values in a file.
-pub(super) trait FieldValue: Sized {
-    /// Reads the value of a key; `None`, with an error, if it is something else.
-    fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self>;
-}
 
 /// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
@@ -87,14 +83,14 @@ impl<'n> Fields<'n> {
     }
 
     /// A text that is not empty; `None`, with an error, without one.
-    pub(super) fn required(&self, key: &str, what: &str, remedy: &str) -> Option<&'n str> {
+    pub(super) fn required(&self, key: &str, missing: fn() -> Message) -> Option<&'n str> {
         let node = self.get(key);
         if let Some(node) = node.filter(|node| node.text() != Some("")) {
             return text(self.problems, node, key);
         }
         if !self.meant(key) {
             let at = node.map_or_else(|| self.lack(key), |node| &node.at);
-            self.problems.error(at, what, remedy);
+            self.problems.error(at, missing());
         }
         None
     }
@@ -128,8 +124,8 @@ impl<'n> Fields<'n> {
     }
 
     /// The entries of a list; empty if it is missing or, with an error, not a list.
-    pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Node] {
-        let items = |node| items(self.problems, node, key, remedy);
+    pub(super) fn items(&self, key: &str, no_list: fn(&'static str) -> Message) -> &'n [Node] {
+        let items = |node| items(self.problems, node, no_list);
         self.get(key).and_then(items).unwrap_or_default()
     }
 
@@ -150,8 +146,7 @@ pub(super) fn read<'n>(
             Some(text) => quoted(text),
             None => node.value_type().name().to_owned(),
         };
-        let (what, remedy) = section.no_map(&found);
-        return problems.fail(&node.at, what, remedy);
+        return problems.fail(&node.at, section.no_map(&found));
     };
     let mut fields = Fields {
         problems,
@@ -192,27 +187,24 @@ fn report_misplaced(
     (key, value): (&Node, &Node),
     field: &Field,
 ) {
-    let (known, sections) = (field.key, field.sections);
-    let what = format!("'{known}' has no meaning {}", section.name());
+    let (known, sections, place) = (field.key, field.sections, section.name());
     // If a key belongs to both, the remedy names the other section, because a trial is rarer.
     let is_near = |other: &&Section| {
         other.format() == section.format() && (**other != Section::Trial || sections.len() == 1)
     };
     let near = sections.iter().filter(is_near);
     let names: Vec<&str> = near.map(|section| section.name()).collect();
-    let remedy = format!("it belongs {}", names.join(" or "));
+    let names = names.join(" or ");
     if field.author == Author::Weir
         || matches!(section, Section::Defaults | Section::Trial)
         || section.format() != Format::Files
     {
-        return problems.error(&key.at, what, remedy);
+        return problems.error(&key.at, messages::misplaced_key(known, place, names));
     }
     if section == Section::Descriptor && AMOUNT.contains(&known) {
-        let what = format!("'{known}' is next to 'key' and is ignored");
-        let remedy = "indent it below 'rate_limit'";
-        problems.add(&key.at, Grade::Mistake, what, remedy);
+        problems.add(&key.at, Grade::Mistake, messages::amount_next_to_key(known));
     } else {
-        problems.warning(&key.at, what + " and is ignored", remedy);
+        problems.warning(&key.at, messages::ignored_key(known, place, names));
     }
     if known != "metadata" {
         check_ignored(problems, value);
@@ -221,19 +213,13 @@ fn report_misplaced(
 
 /// The name of a key; `None`, with an error, if it is not text.
 fn key_text<'n>(problems: &Problems, key: &'n Node) -> Option<&'n str> {
-    let (which, remedy) = match (key.value_type(), key.text()) {
+    let found = key.value_type().name();
+    let message = match (key.value_type(), key.text()) {
         (ValueType::Text, Some(text)) => return Some(text),
-        (ValueType::Nothing, _) | (_, None) => (
-            "a key".to_owned(),
-            "write the name of a key; check the indentation",
-        ),
-        (_, Some(text)) => (
-            format!("the key {}", quoted(text)),
-            "write the name of a key",
-        ),
+        (ValueType::Nothing, _) | (_, None) => messages::key_without_name(found),
+        (_, Some(text)) => messages::key_not_text(quoted(text), found),
     };
-    let what = format!("{which} is {}, not text", key.value_type().name());
-    problems.fail(&key.at, what, remedy)
+    problems.fail(&key.at, message)
 }
 
 /// Reports an unknown key, and returns the key that it was probably meant to be.
@@ -252,27 +238,22 @@ fn unknown_key(
         Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
         None => nearest(name, all()),
     };
-    let remedy = match (near, section) {
+    let place = section.map_or(String::new(), |section| format!(" {}", section.name()));
+    let found = quoted(name) + &place;
+    let message = match (near.zip(unit), section) {
         (_, Some(Section::Plan | Section::Row))
             if Section::RateLimit.keys().any(|key| key == name) =>
         {
-            "write it in 'rate_limit': it is the same for all plans and rows".to_owned()
+            messages::key_of_whole_limit(found)
         }
         (_, Some(section)) if section.format() == Format::Overlay && TABLES.contains(&name) => {
-            let why =
-                "tables and plans are written in files of limits, and a control plane has none";
-            format!("remove it: {why}")
+            messages::key_of_tables(found)
         }
-        (Some(near), _) => match unit.map(Unit::name) {
-            Some(unit) => format!("write '{near}: ' and the number, and 'unit: {unit}'"),
-            None => format!("write '{near}'"),
-        },
-        (None, Some(section)) => format!("remove it, or write one of {}", section.list()),
-        (None, None) => "remove it".to_owned(),
+        (Some((near, unit)), _) => messages::key_with_unit(found, near, unit.name()),
+        (None, Some(section)) => messages::unknown_key(found, section.list()).or_near(near),
+        (None, None) => messages::unknown_ignored_key(found).or_near(near),
     };
-    let where_found = section.map_or(String::new(), |section| format!(" {}", section.name()));
-    let what = format!("unknown key {}{where_found}", quoted(name));
-    problems.error(&key.at, what, remedy);
+    problems.error(&key.at, message);
     near
 }
 
@@ -315,11 +296,7 @@ fn check_ignored(problems: &Problems, node: &Node) {
             for item in items.iter() {
                 match item.value_type() {
                     ValueType::Mapping => check_ignored(problems, item),
-                    value_type => {
-                        let found = value_type.name();
-                        let what = format!("expected a map in this list, found {found}");
-                        problems.error(&item.at, what, "remove it");
-                    }
+                    other => problems.error(&item.at, messages::ignored_item(other.name())),
                 }
             }
         }
@@ -341,9 +318,8 @@ fn check_ignored(problems: &Problems, node: &Node) {
 fn no_float<T>(problems: &Problems, node: &Node) -> Option<T> {
     let text = node.text().unwrap_or_default();
     let (shown, kind) = (quoted(text), node.value_type().name());
-    let what = format!("{shown} is read as {kind}, which has no meaning here");
-    let remedy = format!("write \"{}\" if it is text", text.escape_default());
-    problems.fail(&node.at, what, remedy)
+    let message = messages::number_without_meaning(shown, kind, text.escape_default());
+    problems.fail(&node.at, message)
 }
 
 /// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
@@ -351,10 +327,7 @@ pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option
     match (node.value_type(), node.text()) {
         (ValueType::Text | ValueType::Bool(_) | ValueType::Int(_), Some(text)) => Some(text),
         (ValueType::Huge(_) | ValueType::Float(_), _) => no_float(problems, node),
-        (value_type, _) => {
-            let what = format!("'{key}' is {}, not text", value_type.name());
-            problems.fail(&node.at, what, format!("write text after '{key}: '"))
-        }
+        (value_type, _) => problems.fail(&node.at, messages::not_text(key, value_type.name())),
     }
 }
 
@@ -362,25 +335,20 @@ pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option
 pub(super) fn items<'n>(
     problems: &Problems,
     node: &'n Node,
-    key: &str,
-    remedy: &str,
+    no_list: fn(&'static str) -> Message,
 ) -> Option<&'n [Node]> {
     if let Content::Sequence(items) = &node.content {
         return Some(items);
     }
-    let what = format!("'{key}' is {}, not a list", node.value_type().name());
-    problems.fail(&node.at, what, remedy)
+    problems.fail(&node.at, no_list(node.value_type().name()))
 }
 
-/// The name, or the error and its remedy. A line break in a name would be a line break in headers
-/// and logs.
-pub(super) fn checked_name(name: &str) -> Result<&str, (String, &'static str)> {
-    if !name.chars().any(char::is_control) {
-        return Ok(name);
+/// Checks a name: a line break in it would be a line break in headers and logs.
+pub(super) fn checked_name(name: &str) -> Result<&str, Message> {
+    match name.chars().any(char::is_control) {
+        true => Err(messages::name_of_many_lines(quoted(name))),
+        false => Ok(name),
     }
-    let name = quoted(name);
-    let what = format!("the name {name} has a line break or another control character");
-    Err((what, "write one line of text"))
 }
 
 /// The value that the text of a node names; `None`, with an error, for any other text. `noun` is
@@ -396,16 +364,15 @@ pub(super) fn one_of<T: Copy>(
     let found = named.iter().find(|(name, _)| *name == text);
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
-        let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
-        let what = format!("unknown {noun}: {}", quoted(text));
-        problems.error(&node.at, what, remedy);
+        let message = messages::unknown_value(noun, quoted(text), list(named));
+        problems.error(&node.at, message.or_near(near));
     }
     found.map(|&(_, value)| value)
 }
 
-/// The remedy that lists all names.
+/// All names, for messages.
 pub(super) fn list<T>(named: &[(&'static str, T)]) -> String {
-    format!("write one of {}", names(named).join(", "))
+    names(named).join(", ")
 }
 
 /// A bool; `None`, with an error, if it is anything else.
@@ -413,21 +380,15 @@ pub(super) fn bool(problems: &Problems, node: &Node, key: &str) -> Option<bool> 
     if let Some(bool) = node.read::<bool>() {
         return Some(bool);
     }
-    let (what, remedy) = match (node.value_type(), node.text()) {
+    let written = |value| problems.written(key, value);
+    let message = match (node.value_type(), node.text()) {
         (ValueType::Text, Some(text @ ("true" | "false"))) => {
-            (IN_QUOTES, format!("write '{key}: {text}' without quotes"))
+            messages::value_in_quotes(key, found(node), written(text))
         }
-        _ => (
-            ", not true or false",
-            format!("write '{key}: true' or '{key}: false'"),
-        ),
+        _ => messages::not_a_bool(key, found(node), written("true"), written("false")),
     };
-    let what = format!("'{key}' is {}{what}", found(node));
-    problems.fail(&node.at, what, remedy)
+    problems.fail(&node.at, message)
 }
-
-/// Part of a message about a value in quotes that has to be without.
-const IN_QUOTES: &str = " in quotes, which is text";
 
 /// Description of an unexpected value for a message: a text or a number itself, or its kind.
 fn found(node: &Node) -> String {
@@ -456,47 +417,36 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
     let text = node.text().unwrap_or_default();
     if let Some(number) = number {
         if node.is_octal_by_zero() {
-            let shown = quoted(text);
-            let what = format!("{shown} has a leading zero and is read as octal: it is {number}");
-            let remedy = format!("write '{key}: {number}' if that is meant, or remove the zero");
-            problems.warning(&node.at, what, remedy);
+            let written = problems.written(key, number);
+            problems.warning(
+                &node.at,
+                messages::octal_number(quoted(text), number, written),
+            );
         }
         return Some(number);
     }
-    let (what, remedy) = match node.value_type() {
-        ValueType::Int(_) if text.starts_with('-') => {
-            let remedy = match key {
-                "requests_per_unit" => {
-                    "write a number from 0 on, or 'unlimited' in rate_limit for no limit"
-                }
-                "unit_multiplier" => "write 1 or more, or remove it",
-                _ => "write a number from 0 on, or remove it",
-            };
-            (", which is negative", remedy.to_owned())
-        }
-        ValueType::Int(_) | ValueType::Huge(_) => {
-            let longer_unit = match key {
-                "requests_per_unit" | "unit_multiplier" => ", or a longer unit",
-                _ => "",
-            };
-            let remedy = format!("write at most {most} ({power}){longer_unit}");
-            (", which is too large", remedy)
-        }
-        ValueType::Float(_) => (
-            ", which is read as a floating-point number",
-            format!("write a number from 0 to {most} without fraction or exponent"),
-        ),
+    let (found, is_rate) = (
+        found(node),
+        matches!(key, "requests_per_unit" | "unit_multiplier"),
+    );
+    let message = match node.value_type() {
+        ValueType::Int(_) if text.starts_with('-') => match key {
+            "requests_per_unit" => messages::negative_requests(found),
+            "unit_multiplier" => messages::negative_multiplier(found),
+            _ => messages::negative_number(key, found),
+        },
+        ValueType::Int(_) | ValueType::Huge(_) => match is_rate {
+            true => messages::rate_too_large(key, found, most, power),
+            false => messages::number_too_large(key, found, most, power),
+        },
+        ValueType::Float(_) => messages::number_with_fraction(key, found, most),
         ValueType::Text if is_number(text.trim(), most) => {
-            let number = excerpt(text.trim());
-            (IN_QUOTES, format!("write '{key}: {number}' without quotes"))
+            let written = problems.written(key, excerpt(text.trim()));
+            messages::value_in_quotes(key, found, written)
         }
-        _ => (
-            ", not a number",
-            format!("write a whole number, such as '{key}: 100'"),
-        ),
+        _ => messages::not_a_number(key, found, problems.written(key, 100)),
     };
-    let what = format!("'{key}' is {}{what}", found(node));
-    problems.fail(&node.at, what, remedy)
+    problems.fail(&node.at, message)
 }
 
 fn is_number(text: &str, most: u64) -> bool {

@@ -10,15 +10,15 @@ use Section::{
     Replaced, Reservations, Root, Row, Trial,
 };
 
+use super::problem::Problems;
 use super::sections::Section;
-use crate::core::algorithm::{self, AlgorithmKind, OPTIONS, OnExpiry, with_field};
-use crate::core::time::{
-    Anchor, MAX_SAFE_INTEGER, PeriodKind, Span, Unit, WEEKDAYS, Weekday, Zone,
-};
+use crate::core::algorithm::{AlgorithmKind, OPTIONS, OnExpiry, with_field};
+use crate::core::time::{Span, Unit};
 use crate::core::usage;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
+use crate::limits::rules::source::Node;
 use crate::limits::rules::thresholds::Thresholds;
 
 /// The service that reads a key. A misplaced key of Weir is always an error, because the Go service
@@ -68,38 +68,12 @@ pub(super) struct Field {
     pub(super) doc: &'static str,
 }
 
-/// A type of values that has a form in files.
-trait InFiles {
+/// A type of values in a file.
+pub(super) trait FieldValue: Sized {
     const FORM: Form;
-}
 
-/// Types by their forms.
-macro_rules! forms {
-    ($($type:ty, $form:expr;)+) => {
-        $(impl InFiles for $type {
-            const FORM: Form = $form;
-        })+
-    };
-}
-
-forms! {
-    bool, Form::Bool;
-    u32, Form::Whole(0, U32);
-    u64, Form::Whole(0, MAX_SAFE_INTEGER);
-    Span, Form::Pattern("duration", DURATION);
-    Unit, Form::OneOfAnyCase(|| names(&Unit::NAMED));
-    Zone, Form::Text;
-    Anchor, Form::Pattern("date", ANCHOR);
-    algorithm::Reservations, Form::Map(Reservations);
-    Arc<RegionShares>, Form::PatternByName("share", SHARE);
-    Thresholds, Form::Patterns("percent", PERCENT);
-    AlgorithmKind, Form::OneOf(|| names(&AlgorithmKind::NAMED));
-    OnStoreFailure, Form::OneOf(|| names(&OnStoreFailure::NAMED));
-    PeriodKind, Form::OneOf(|| names(&PeriodKind::NAMED));
-    Weekday, Form::OneOf(|| names(&WEEKDAYS));
-    OnExpiry, Form::OneOf(|| names(&OnExpiry::NAMED));
-    Commit, Form::OneOf(|| names(&Commit::NAMED));
-    MatchKind, Form::OneOf(|| names(&MatchKind::NAMED));
+    /// Reads the value of a key; `None`, with an error, if it is something else.
+    fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self>;
 }
 
 /// The values of `match`.
@@ -121,17 +95,8 @@ impl MatchKind {
     ];
 }
 
-/// Numbers with units, as Go writes them.
-const DURATION: &str = "^(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
-
-/// A date, with or without a time of day.
-const ANCHOR: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?$";
-
-/// A percentage above 0% and at most 100%, with at most four decimals.
-const SHARE: &str = "^(?!0+(\\.0+)?%)0*(100(\\.0{1,4})?|[0-9]{1,2}(\\.[0-9]{1,4})?)%$";
-
 /// Whole per cents from 1% to 100%.
-const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";
+pub(super) const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";
 
 impl Section {
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
@@ -181,14 +146,14 @@ pub(super) fn fields() -> &'static [Field] {
         });
         FIELDS.iter().copied().chain(options).collect()
     });
-    fn form_of<O, V: InFiles>(_: fn(&mut O) -> &mut Option<V>) -> Form {
+    fn form_of<O, V: FieldValue>(_: fn(&mut O) -> &mut Option<V>) -> Form {
         V::FORM
     }
     &ALL
 }
 
 /// The largest whole number of a field that is not an amount of hits.
-const U32: u64 = u32::MAX as u64;
+pub(super) const U32: u64 = u32::MAX as u64;
 
 const DESCRIPTORS: [Section; 2] = [Descriptor, OverlayDescriptor];
 const OF_DEFAULTS: [Section; 4] = [Root, Overlay, OverlayDomain, OverlayDescriptor];

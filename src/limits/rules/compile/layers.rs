@@ -8,11 +8,11 @@ use super::partial::{LayerSource, PartialLimit};
 use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
 use crate::core::time::{PeriodKind, Rate, Span, Unit};
 use crate::core::usage;
-use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Limit, Scale};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::{RegionShare, RegionShares};
 use crate::limits::rules::thresholds::Thresholds;
+use crate::limits::rules::{Commit, messages};
 
 /// The layers of a limit.
 #[derive(Clone, Copy, Default)]
@@ -187,9 +187,7 @@ impl<'l> Layers<'l> {
             Some((LayerSource::Own | LayerSource::Overlay(_), notify))
                 if notify != Thresholds::default() =>
             {
-                let what = format!("a {} has no 'notify': nothing uses it up", kind.name());
-                let remedy = "remove 'notify', or write another 'algorithm'";
-                Err(OptionError::new("notify", what, remedy))
+                Err(messages::algorithm_without_notify(kind.name()).of("notify"))
             }
             Some(_) | None => Ok(Thresholds::default()),
         }
@@ -265,20 +263,13 @@ impl<'l> Layers<'l> {
 
     /// Why hits of it cannot be reserved, for any algorithm.
     fn misplaced_reservations(&self, commit: Commit) -> Option<OptionError> {
-        let (what, remedy) = if commit == Commit::AllOrNone {
-            (
-                "a domain with 'commit: all_or_none' has no 'reservations'",
-                "remove 'reservations', or write 'commit: each' for the domain",
-            )
-        } else if self.find(|layer| layer.trial.as_ref()).is_some() {
-            (
-                "a limit with 'trial' has no 'reservations': no request can settle both",
-                "remove one of the two",
-            )
-        } else {
-            return None;
+        let has_trial = || self.all().any(|layer| layer.trial.is_some());
+        let message = match commit {
+            Commit::AllOrNone => messages::reservations_all_or_none(),
+            Commit::Each if has_trial() => messages::reservations_with_trial(),
+            Commit::Each => return None,
         };
-        Some(OptionError::new("reservations", what, remedy))
+        Some(message.of("reservations"))
     }
 
     /// Why requests in flight cannot be limited by it: the last descriptor of such a limit is the
@@ -287,47 +278,24 @@ impl<'l> Layers<'l> {
         let is_meant = |layer: &PartialLimit| {
             layer.is_concurrency() && !matches!(layer.source, LayerSource::Defaults(_))
         };
-        let (what, remedy) = if !self.all().any(is_meant) {
-            (
-                "'algorithm: concurrency' is no default",
-                "write it for the limits whose last descriptor is the request's id",
-            )
-        } else if self.ends_with_value {
-            (
-                "the last descriptor of a concurrency limit has a value, which would be the id of \
-                 one request",
-                "remove its 'value', or write a descriptor for the id below it, such as 'key: \
-                 request', and the limit there",
-            )
-        } else {
-            return None;
+        let message = match self.all().any(is_meant) {
+            false => messages::concurrency_by_default(),
+            true if self.ends_with_value => messages::concurrency_of_one_value(),
+            true => return None,
         };
-        Some(OptionError::new("algorithm", what, remedy))
+        Some(message.of("algorithm"))
     }
 }
 
 /// Why hits of a limit cannot be drawn ahead of its requests, for any algorithm.
 fn misplaced_lease(is_tracked: bool, terms: &Terms) -> Option<OptionError> {
-    let (what, remedy) = match terms.commit {
-        _ if is_tracked => (
-            "a limit with 'track_usage' has no 'lease': its usage is recorded with each decision \
-             of the store",
-            "remove one of the two",
-        ),
+    let message = match terms.commit {
+        _ if is_tracked => messages::lease_with_usage(),
         Commit::Each => return None,
-        Commit::AllOrNone if terms.declares_commit => (
-            "a domain with 'commit: all_or_none' has no 'lease': its requests are decided in one \
-             step of the store",
-            "remove 'lease', or write 'commit: each' for the domain",
-        ),
-        Commit::AllOrNone => (
-            "with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true a domain that does not declare \
-             'commit' is 'commit: all_or_none', which has no 'lease': its requests are decided in \
-             one step of the store",
-            "remove 'lease', or write 'commit: each' for the domain",
-        ),
+        Commit::AllOrNone if terms.declares_commit => messages::lease_all_or_none(),
+        Commit::AllOrNone => messages::lease_all_or_none_by_setting(),
     };
-    Some(OptionError::new("lease", what, remedy))
+    Some(message.of("lease"))
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use super::fields::{self, Fields};
 use super::keys::MatchKind;
 use super::problem::{Problems, quoted};
 use crate::core::digest::{hex, sha256};
+use crate::core::message::Message;
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Matching;
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::trace::How;
@@ -84,35 +86,18 @@ pub(super) fn read(
         None => MatchKind::Exact,
         Some(_) => fields.read("match").ok_or(())?,
     };
-    let allowed: &[&str] = match kind {
-        MatchKind::Exact => &["value"],
-        MatchKind::Set => &["values", "values_file"],
-        MatchKind::Cidr => &["value", "values", "values_file", "prefix"],
-        MatchKind::Regex => &["value"],
-    };
     let mut is_wrong = false;
-    let present = fields.present(["value", "values", "values_file", "prefix"]);
-    for (key, node) in present.filter(|(key, _)| !allowed.contains(key)) {
-        let (what, remedy) = match (kind, key) {
-            (MatchKind::Exact, "prefix") => ("'prefix' needs 'match: cidr'", "write 'match: cidr'"),
-            (MatchKind::Exact, _) => (
-                "a list of values needs 'match: set' or 'match: cidr'",
-                "write 'match: set', or 'match: cidr' for networks",
-            ),
-            (_, "prefix") => (
-                "'prefix' groups addresses, and only 'match: cidr' knows them",
-                "remove it",
-            ),
-            (MatchKind::Set, _) => (
-                "a set has 'values' in place of 'value'",
-                "write 'values: [...]', or 'values_file: ' and the name of a file",
-            ),
-            _ => (
-                "'match: regex' has one expression",
-                "write it after 'value: ', with | between alternatives",
-            ),
+    for (key, node) in fields.present(["value", "values", "values_file", "prefix"]) {
+        let message = match (kind, key) {
+            (MatchKind::Cidr, _) | (MatchKind::Exact | MatchKind::Regex, "value") => continue,
+            (MatchKind::Set, "values" | "values_file") => continue,
+            (MatchKind::Exact, "prefix") => messages::prefix_without_match(),
+            (MatchKind::Exact, _) => messages::values_without_match(),
+            (_, "prefix") => messages::prefix_without_networks(),
+            (MatchKind::Set, _) => messages::set_of_value(),
+            (MatchKind::Regex, _) => messages::regex_of_many(),
         };
-        problems.error(&node.at, what, remedy);
+        problems.error(&node.at, message);
         is_wrong = true;
     }
     if is_wrong {
@@ -133,24 +118,21 @@ impl Totals {
     fn count(&mut self, problems: &Problems, node: &Node, read: &Match) -> Result<(), ()> {
         self.values = self.values.saturating_add(read.at.len());
         self.regexes += usize::from(read.regex().is_some());
-        let (what, remedy) = if self.values > MOST_VALUES {
-            let what = format!("all sets together have more than {MOST_VALUES} values");
-            (what, "write fewer values, or a pattern")
+        let message = if self.values > MOST_VALUES {
+            messages::too_many_values(MOST_VALUES)
         } else if self.regexes > MOST_REGEXES {
-            let what = format!("there are more than {MOST_REGEXES} regular expressions");
-            (what, "write fewer, with | between alternatives")
+            messages::too_many_regexes(MOST_REGEXES)
         } else {
             return Ok(());
         };
-        problems.error(&node.at, what, remedy);
+        problems.error(&node.at, message);
         Err(())
     }
 }
 
 fn regex(problems: &Problems, fields: &Fields<'_>) -> Option<Match> {
     let Some(node) = fields.get("value") else {
-        let what = "'match: regex' has no expression";
-        return problems.fail(fields.lack("value"), what, "write it after 'value: '");
+        return problems.fail(fields.lack("value"), messages::regex_is_missing());
     };
     let text = fields.text("value")?;
     problems.accept(&node.at, check_regex(text))?;
@@ -180,8 +162,7 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
     let is_list = fields.present(["values", "values_file"]).next().is_some();
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
-            let what = "'value' is next to a list of networks";
-            return problems.fail(&node.at, what, "write all networks in 'values'");
+            return problems.fail(&node.at, messages::value_next_to_networks());
         }
         Some(node) => {
             let text = fields.text("value")?;
@@ -218,21 +199,9 @@ fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     let longest = v6.map(IpNet::prefix_len).max();
     let bits = u8::try_from(bits).unwrap_or(u8::MAX);
     let bits = match longest {
-        _ if !(1..=128).contains(&bits) => Err((
-            "'prefix' is not from 1 to 128".to_owned(),
-            "write the bits of an IPv6 network, such as 64".to_owned(),
-        )),
-        None => Err((
-            "'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(),
-            "remove it".to_owned(),
-        )),
-        Some(longest) if bits < longest => {
-            let what = "a group would be larger";
-            Err((
-                format!("'prefix' is {bits}, and a network has {longest} bits: {what}"),
-                format!("write at least {longest}, or 'share_threshold: true'"),
-            ))
-        }
+        _ if !(1..=128).contains(&bits) => Err(messages::prefix_out_of_range()),
+        None => Err(messages::prefix_without_ipv6()),
+        Some(longest) if bits < longest => Err(messages::prefix_too_short(bits, longest)),
         Some(_) => Ok(bits),
     };
     problems.accept(&node.at, bits)
@@ -240,18 +209,14 @@ fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
 
 /// Reads a network, or an address as a network of one. An IPv4-mapped network becomes an IPv4
 /// network.
-pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
-    let network = address::parse_network(text.as_bytes()).ok_or_else(|| {
-        let remedy = "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32";
-        (format!("{} is no network", quoted(text)), remedy.to_owned())
-    })?;
+pub(super) fn network(text: &str) -> Result<IpNet, Message> {
+    let network = address::parse_network(text.as_bytes())
+        .ok_or_else(|| messages::no_network(quoted(text)))?;
     let (whole, address) = (network.trunc(), network.addr());
-    if whole != network {
-        let what = format!("{} has bits after its prefix", quoted(text));
-        let remedy = format!("write {whole}, or {address} for the address alone");
-        return Err((what, remedy));
+    match whole == network {
+        true => Ok(network),
+        false => Err(messages::bits_after_prefix(quoted(text), whole, address)),
     }
-    Ok(network)
 }
 
 /// Maximum characters of the name of a list. A longer name is cut, and gets a digest of the whole
@@ -278,40 +243,27 @@ fn list<'d>(
             let found = data.find(&node.at, name);
             let list = found.and_then(|file| Some((&file.at, file.values.as_ref()?)));
             let Some((at, values)) = list else {
-                let what = format!("the folder of limits has no file {shown} next to this one");
-                let remedy = "create it with one value in each line, and set the path to the \
-                    folder, not to one file";
-                return problems.fail(&node.at, what, remedy);
+                return problems.fail(&node.at, messages::no_values_file(shown));
             };
             // The problems of the file are reported with the file.
             if !problems.is_clean(at) {
                 return None;
             }
             if values.is_empty() {
-                let what =
-                    format!("the file {shown} has no values: nothing matches this descriptor");
-                problems.warning(&node.at, what, "add values, or remove the descriptor");
+                problems.warning(&node.at, messages::values_file_is_empty(shown));
             }
             let value = |&(value, line)| (value, at.at((line, 1)));
             Some((name.to_owned(), values.iter().map(value).collect()))
         }
-        (Some(node), Some(_)) => {
-            let what = "'values' is next to 'values_file'";
-            problems.fail(&node.at, what, "write one of them")
-        }
-        (None, None) => {
-            let what = format!("there are no {what}");
-            let remedy = "write 'values: [...]', or 'values_file: ' and the name of a file";
-            problems.fail(fields.lack("values"), what, remedy)
-        }
+        (Some(node), Some(_)) => problems.fail(&node.at, messages::values_next_to_file()),
+        (None, None) => problems.fail(fields.lack("values"), messages::no_values(what)),
     }
 }
 
 fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'n str, Place)>> {
-    let items = fields::items(problems, node, "values", "write 'values: [one, two]'")?;
+    let items = fields::items(problems, node, messages::values_no_list)?;
     if items.is_empty() {
-        let remedy = "write one at least, or remove the descriptor";
-        problems.error(&node.at, format!("there are no {what}"), remedy);
+        problems.error(&node.at, messages::values_are_empty(what));
     }
     let texts = items.iter().filter_map(|item| {
         let text = fields::text(problems, item, "values")?;

@@ -65,8 +65,7 @@ impl Memory {
             return Some(());
         }
         if !std::mem::replace(&mut self.is_over, true) {
-            let (what, remedy) = source::too_much_memory(self.most);
-            problems.error(at, what, remedy);
+            problems.error(at, source::too_much_memory(self.most));
         }
         None
     }

@@ -3,19 +3,20 @@
 
 use std::sync::Arc;
 
-use super::fields::{self, FieldValue, Section};
-use super::keys::MatchKind;
+use super::fields::{self, Section};
+use super::keys::{FieldValue, Form, MatchKind, PERCENT, U32, names};
 use super::problem::{Problems, quoted};
 use crate::core::algorithm::{AlgorithmKind, OnExpiry, Reservations};
+use crate::core::message::Message;
 use crate::core::time::{
-    Anchor, LONGEST_WINDOW, ParseDurationError, PeriodKind, Rate, Span, Unit, WEEKDAYS, Weekday,
-    Zone,
+    Anchor, LONGEST_WINDOW, MAX_SAFE_INTEGER, ParseDurationError, PeriodKind, Rate, Span, Unit,
+    WEEKDAYS, Weekday, Zone,
 };
-use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Content, Node, ValueType};
 use crate::limits::rules::thresholds::{self, Thresholds};
+use crate::limits::rules::{Commit, messages};
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would
 /// not be exact in Lua.
@@ -24,10 +25,21 @@ const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 /// `max_share` of reservations that do not write it, in per cent. Source: Kuadrant's RFC 0021.
 const DEFAULT_MAX_SHARE: u8 = 50;
 
-/// Types by the functions that read them.
+/// Numbers with units, as Go writes them.
+const DURATION: &str = "^(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
+
+/// A date, with or without a time of day.
+const ANCHOR: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?$";
+
+/// A percentage above 0% and at most 100%, with at most four decimals.
+const SHARE: &str = "^(?!0+(\\.0+)?%)0*(100(\\.0{1,4})?|[0-9]{1,2}(\\.[0-9]{1,4})?)%$";
+
+/// Types by their forms, and the functions that read them.
 macro_rules! field_values {
-    ($($type:ty, $read:expr;)+) => {
+    ($($type:ty, $form:expr, $read:expr;)+) => {
         $(impl FieldValue for $type {
+            const FORM: Form = $form;
+
             fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self> {
                 $read(problems, node, key)
             }
@@ -39,7 +51,7 @@ macro_rules! field_values {
 macro_rules! named_values {
     ($($type:ty, $named:expr, $noun:expr;)+) => {
         field_values! {
-            $($type, |problems, node, key| {
+            $($type, Form::OneOf(|| names(&$named)), |problems, node, key| {
                 let noun: fn(&str) -> String = $noun;
                 fields::one_of(problems, node, key, &noun(key), &$named)
             };)+
@@ -48,16 +60,16 @@ macro_rules! named_values {
 }
 
 field_values! {
-    bool, fields::bool;
-    u32, fields::number;
-    u64, fields::amount;
-    Span, duration;
-    Unit, unit;
-    Zone, zone;
-    Anchor, anchor;
-    Reservations, reservations;
-    Arc<RegionShares>, region_shares;
-    Thresholds, thresholds;
+    bool, Form::Bool, fields::bool;
+    u32, Form::Whole(0, U32), fields::number;
+    u64, Form::Whole(0, MAX_SAFE_INTEGER), fields::amount;
+    Span, Form::Pattern("duration", DURATION), duration;
+    Unit, Form::OneOfAnyCase(|| names(&Unit::NAMED)), unit;
+    Zone, Form::Text, zone;
+    Anchor, Form::Pattern("date", ANCHOR), anchor;
+    Reservations, Form::Map(Section::Reservations), reservations;
+    Arc<RegionShares>, Form::PatternByName("share", SHARE), region_shares;
+    Thresholds, Form::Patterns("percent", PERCENT), thresholds;
 }
 
 named_values! {
@@ -78,7 +90,7 @@ fn value_of(key: &str) -> String {
 /// A unit, in any letter case; `None`, with an error, for any other text.
 fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
     if node.text() == Some("") {
-        return problems.fail(&node.at, NO_UNIT, fields::list(&Unit::NAMED));
+        return problems.fail(&node.at, no_unit());
     }
     let text = fields::text(problems, node, key)?;
     if let Some(unit) = Unit::named(text) {
@@ -91,43 +103,43 @@ fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
     }
     // The unit alone would be another window.
     let near = fields::nearest(name, Unit::NAMED.iter().map(|&(name, _)| name));
-    let unit = near.map_or_else(|| "the unit".to_owned(), |near| format!("'{key}: {near}'"));
-    let remedy = format!("write {unit}, and 'unit_multiplier: {number}' next to it");
-    let what = format!("unknown {key}: {}", quoted(text));
-    problems.fail(&node.at, what, remedy)
+    let (text, number) = (quoted(text), problems.written("unit_multiplier", number));
+    let unit = near.map(|near| format!("'{}'", problems.written(key, near)));
+    let unit = unit.as_deref().unwrap_or("the unit");
+    problems.fail(&node.at, messages::unit_of_number(text, unit, number))
 }
 
-/// Message for a missing unit.
-pub(super) const NO_UNIT: &str = "the rate_limit has no unit";
+/// The error of a missing unit.
+pub(super) fn no_unit() -> Message {
+    messages::no_unit(fields::list(&Unit::NAMED))
+}
 
 /// A `unit_multiplier`; `None`, with an error, if it is invalid.
 pub(super) fn multiplier(problems: &Problems, node: &Node, key: &str) -> Option<u32> {
     let multiplier = fields::number(problems, node, key)?;
     if multiplier == 0 {
-        let what = "'unit_multiplier' is 0, which makes the window zero";
-        problems.error(&node.at, what, "write 1 or more, or remove it");
+        problems.error(&node.at, messages::multiplier_is_zero());
     }
     Some(multiplier).filter(|multiplier| *multiplier > 0)
 }
 
 /// The error of a window that is too long, if this one is.
-pub(super) fn checked_window(rate: &Rate) -> Result<(), (String, &'static str)> {
-    if rate.window().is_some() {
-        return Ok(());
+pub(super) fn checked_window(rate: &Rate) -> Result<(), Message> {
+    match rate.window() {
+        Some(_) => Ok(()),
+        None => Err(messages::window_too_long(
+            rate.unit_multiplier,
+            rate.unit.name(),
+        )),
     }
-    let (multiplier, unit) = (rate.unit_multiplier, rate.unit.name());
-    let what = format!("a window of {multiplier} {unit}s is longer than 100 years");
-    Err((what, "write a smaller 'unit_multiplier'"))
 }
 
 /// A time zone; `None`, with an error, if no zone has the name.
 fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
     let text = fields::text(problems, node, key)?;
     Zone::named(text).or_else(|| {
-        let near = fields::nearest(text, Zone::names()).map(|near| format!("write '{near}'"));
-        let other = || "write a name of the IANA database, such as Europe/Berlin".to_owned();
-        let what = format!("unknown time zone: {}", quoted(text));
-        problems.fail(&node.at, what, near.unwrap_or_else(other))
+        let near = fields::nearest(text, Zone::names());
+        problems.fail(&node.at, messages::unknown_zone(quoted(text)).or_near(near))
     })
 }
 
@@ -135,7 +147,7 @@ fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
 fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     let text = fields::text(problems, node, key)?;
     let read = text.parse::<Anchor>();
-    let message = |(what, remedy)| (format!("'{key}' is {}, {what}", quoted(text)), remedy);
+    let message = |(what, remedy)| messages::wrong_date(key, quoted(text), what, remedy);
     problems.accept(&node.at, read.map_err(message))
 }
 
@@ -143,9 +155,7 @@ fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
 fn reservations(problems: &Problems, node: &Node, _key: &str) -> Option<Reservations> {
     let fields = fields::read(problems, node, Section::Reservations)?;
     if fields.get("ttl").is_none() {
-        let what = "'reservations' has no 'ttl', after which a reservation expires";
-        let remedy = "write the time that the longest request takes, such as 'ttl: 60s'";
-        return problems.fail(&node.at, what, remedy);
+        return problems.fail(&node.at, messages::reservations_without_ttl());
     }
     let share = fields.value("max_share", percentage);
     let minimum: Option<u32> = fields.read("minimum");
@@ -162,31 +172,28 @@ fn reservations(problems: &Problems, node: &Node, _key: &str) -> Option<Reservat
 /// Whole per cents from 1% to 100%; `None`, with an error, for any other text.
 fn percentage(problems: &Problems, node: &Node, key: &str) -> Option<u8> {
     let text = node.text().unwrap_or_default();
-    thresholds::percentage(text).or_else(|| {
-        let what = format!("'{key}' is {}, not 1% to 100%", quoted(text));
-        problems.fail(&node.at, what, "write whole per cents, such as 50%")
-    })
+    let wrong = || problems.fail(&node.at, messages::not_a_percentage(key, quoted(text)));
+    thresholds::percentage(text).or_else(wrong)
 }
 
 /// Shares of regions by their names; `None`, with an error, if they are none, or more than 100 %.
 fn region_shares(problems: &Problems, node: &Node, key: &str) -> Option<Arc<RegionShares>> {
     let Content::Mapping(entries) = &node.content else {
-        let what = format!("'{key}' is {}, not a map", node.value_type().name());
-        let remedy = "write the share of each region by its name: '{eu: 40%, us: 60%}'";
-        return problems.fail(&node.at, what, remedy);
+        return problems.fail(
+            &node.at,
+            messages::shares_not_a_map(node.value_type().name()),
+        );
     };
     let mut shares = RegionShares(Vec::with_capacity(entries.len()));
     for (name, share) in entries.iter() {
         let name = fields::text(problems, name, key)?;
         let text = share.text().unwrap_or_default();
-        let what = || format!("the share of {} is {}", quoted(name), quoted(text));
-        let read = text.parse().map_err(|remedy: &str| (what(), remedy));
-        let share = problems.accept(&share.at, read)?;
+        let wrong = |remedy: &str| messages::wrong_share(quoted(name), quoted(text), remedy);
+        let share = problems.accept(&share.at, text.parse().map_err(wrong))?;
         shares.0.push((name.into(), share));
     }
-    let remedy = "lower them, or the regions admit more than the limit";
-    let what = |sum| (format!("the shares of '{key}' are {sum} together"), remedy);
-    problems.accept(&node.at, shares.checked().map(Arc::new).map_err(what))
+    let checked = shares.checked().map(Arc::new);
+    problems.accept(&node.at, checked.map_err(messages::shares_too_large))
 }
 
 /// Thresholds: a list, or its text in a cell of a table, where one needs no brackets; `None`, with
@@ -199,13 +206,11 @@ fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<Thresholds>
             text.split_terminator(',').map(str::trim).collect()
         }
     };
-    let read = Thresholds::read(&texts).map_err(|wrong| {
-        let wrong = quoted(wrong);
-        let what = format!("'{key}' has {wrong}, not a whole percentage above the one before it");
-        let remedy = "write at most 8 from 1% to 100%, such as [50%, 80%, 100%]";
-        (what, remedy)
-    });
-    problems.accept(&node.at, read)
+    let read = Thresholds::read(&texts);
+    problems.accept(
+        &node.at,
+        read.map_err(|wrong| messages::wrong_threshold(quoted(wrong))),
+    )
 }
 
 /// A duration; `None`, with an error, when it is something else.
@@ -213,32 +218,30 @@ fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
     use ValueType::{Binary, Bool, Float, Huge, Int, Mapping, Sequence};
     let (text, value_type) = (node.text().unwrap_or_default(), node.value_type());
     if matches!(value_type, Mapping | Sequence | Binary | Bool(_)) {
-        let what = format!("'{key}' is {}, not a duration", value_type.name());
-        return problems.fail(&node.at, what, how());
+        let message = messages::wrong_duration(key, value_type.name(), "not a duration", how());
+        return problems.fail(&node.at, message);
     }
     let is_number = matches!(value_type, Int(_) | Huge(_) | Float(_));
-    let (what, remedy) = match text.parse::<Span>() {
-        Ok(span) if span <= LONGEST => return Some(span),
-        Ok(_) | Err(ParseDurationError::TooLong) => {
-            let remedy = "write a shorter duration";
-            ("which is longer than 200 years", remedy.to_owned())
+    let shown = quoted(text);
+    let message = match (text.parse::<Span>(), text.parse::<u32>()) {
+        (Ok(span), _) if span <= LONGEST => return Some(span),
+        (Ok(_) | Err(ParseDurationError::TooLong), _) => messages::duration_too_long(key, shown),
+        (Err(error), seconds) if is_number || error == ParseDurationError::NoUnit => {
+            let written = seconds.map(|seconds| problems.written(key, format!("{seconds}s")));
+            match written {
+                Ok(written) => messages::duration_without_unit(key, shown, written),
+                Err(_) => messages::wrong_duration(key, shown, "which has no unit", how()),
+            }
         }
-        Err(error) if is_number || error == ParseDurationError::NoUnit => {
-            let units = "for seconds, or another unit: h, m, s, ms, us";
-            let seconds = |number: u32| format!("write '{key}: {number}s' {units}");
-            let remedy = text.parse().map_or_else(|_| how(), seconds);
-            ("which has no unit", remedy)
-        }
-        Err(error) => {
+        (Err(error), _) => {
             let (what, remedy) = error.report();
-            (what, remedy.to_owned())
+            messages::wrong_duration(key, shown, what, remedy)
         }
     };
-    let what = format!("'{key}' is {}, {what}", quoted(text));
-    problems.fail(&node.at, what, remedy)
+    problems.fail(&node.at, message)
 }
 
 /// Remedy for an invalid duration.
-fn how() -> String {
-    ParseDurationError::Other.report().1.to_owned()
+fn how() -> &'static str {
+    ParseDurationError::Other.report().1
 }

@@ -9,6 +9,7 @@ use super::matching::Match;
 use super::problem::{Problem, Problems, quoted};
 use super::{Compiler, SourceText, descriptor};
 use crate::core::algorithm::AlgorithmKind;
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, Pair, ValueType};
 use crate::limits::rules::tree::Glob;
@@ -157,25 +158,21 @@ pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
 
 /// The pairs of a map except invalid ones, which are reported; `None` if the node is not a map.
 fn pairs(problems: &Problems, whole: &Place, root: Option<&Node>) -> Option<Vec<WrittenPair>> {
-    let remedy = "write a map, one `KEY: SOURCE` in each line";
     let Some(root) = root else {
-        return problems.fail(whole, "the file is empty", remedy);
+        return problems.fail(whole, messages::no_pairs("empty"));
     };
     let Content::Mapping(entries) = &root.content else {
-        let what = format!("the file is {}", root.value_type().name());
-        return problems.fail(whole, what, remedy);
+        return problems.fail(whole, messages::no_pairs(root.value_type().name()));
     };
     let pair = |(key, value): &Pair| {
         let Some(name) = key.text() else {
-            let what = format!("a key is {}, not text", key.value_type().name());
-            return problems.fail(&key.at, what, "write the key of a limit");
+            let found = key.value_type().name();
+            return problems.fail(&key.at, messages::key_of_pair_not_text(found));
         };
         let value_type = value.value_type();
         let Some(text) = value.text().filter(|_| value_type == ValueType::Text) else {
-            let (name, found) = (quoted(name), value_type.name());
-            let what = format!("the source of {name} is {found}, not text");
-            let remedy = "write one source after it, such as `header:x-user`";
-            return problems.fail(&key.at, what, remedy);
+            let message = messages::source_not_text(quoted(name), value_type.name());
+            return problems.fail(&key.at, message);
         };
         Some(WrittenPair {
             key: name.into(),

@@ -17,10 +17,11 @@ use super::fields::{self, Fields, Section};
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problem, Problems, Severity};
 use super::{Options, SourceText};
-use crate::limits::rules::Commit;
+use crate::core::algorithm::messages::calendar_with_multiplier;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::Glob;
+use crate::limits::rules::{Commit, messages};
 
 /// An overlay, compiled.
 #[derive(Debug)]
@@ -100,9 +101,8 @@ impl Overlay {
                 (false, Some(_)) => "descriptor with a limit",
                 (false, None) => "descriptor",
             };
-            let what = format!("no {kind} of the control plane matches this entry");
-            let remedy = "correct its names, keys and values, or remove it";
-            unused.push(Problem::new(Severity::Warning, &entry.at, what, remedy));
+            let message = messages::unused_entry(kind);
+            unused.push(Problem::new(Severity::Warning, &entry.at, message));
         }
         unused
     }
@@ -226,8 +226,7 @@ impl Overlay {
         if let Ok(root) = problems.document(&whole, &file.text, most) {
             let root = root.filter(Node::is_something);
             if root.is_none() {
-                let remedy = "write 'domains:', or remove the file";
-                problems.warning(&whole, "the file has no entries", remedy);
+                problems.warning(&whole, messages::overlay_is_empty());
             }
             let read = |root| fields::read(&problems, root, Section::Overlay);
             if let Some(fields) = root.as_ref().and_then(read) {
@@ -237,8 +236,7 @@ impl Overlay {
         }
         let entries = reader.entries;
         if entries > MOST_ENTRIES as EntryNumber {
-            let what = format!("the file has more than {MOST_ENTRIES} domains and descriptors");
-            problems.error(&whole, what, "name several at once by '*'");
+            problems.error(&whole, messages::too_many_entries(MOST_ENTRIES));
         }
         let warnings = problems.finish(options.strict, options.strict || options.for_check)?;
         let overlay = Self {
@@ -261,11 +259,11 @@ struct OverlayReader<'r> {
 impl OverlayReader<'_> {
     /// The domains of the overlay, or the descriptors of an entry.
     fn list(&mut self, fields: &Fields<'_>, section: Section) -> Vec<OverlayEntry> {
-        let (key, remedy) = match section {
-            Section::OverlayDomain => ("domains", "begin each entry below it with '- domain: '"),
-            _ => ("descriptors", "begin each entry below it with '- key: '"),
+        let items = match section {
+            Section::OverlayDomain => fields.items("domains", messages::domains_no_list),
+            _ => fields.items("descriptors", messages::overlay_descriptors_no_list),
         };
-        let items = fields.items(key, remedy).iter();
+        let items = items.iter();
         items.filter_map(|item| self.entry(item, section)).collect()
     }
 
@@ -274,12 +272,10 @@ impl OverlayReader<'_> {
         let number = self.entries;
         self.entries = number.saturating_add(1);
         let is_domain = section == Section::OverlayDomain;
-        let (key, what) = match is_domain {
-            true => ("domain", "the entry has no domain"),
-            false => ("key", "the descriptor has no key"),
+        let key = match is_domain {
+            true => fields.required("domain", messages::entry_without_domain),
+            false => fields.required("key", messages::entry_without_key),
         };
-        let remedy = format!("write '{key}: ' and a {key}, or a pattern with '*'");
-        let key = fields.required(key, what, &remedy);
         let value = fields.text("value");
         let commit = fields.read("commit");
         let switches = switches(&fields);
@@ -305,14 +301,11 @@ impl OverlayReader<'_> {
         let layer = PartialLimit::read(self.problems, &fields)?;
         for error in layer.foreign() {
             let at = layer.place(error.option).unwrap_or(&layer.places.at);
-            self.problems.error(at, error.what, error.remedy);
+            self.problems.error(at, error.message);
         }
         let multiplier = fields.get("unit_multiplier");
         if let Some(Node { at, .. }) = multiplier.filter(|_| layer.has_calendar()) {
-            let what =
-                "'unit_multiplier' has no meaning with 'period: calendar': a window is one unit";
-            let remedy = "remove it, or remove 'period'";
-            self.problems.error(at, what, remedy);
+            self.problems.error(at, calendar_with_multiplier());
         }
         let source = LayerSource::Overlay(node.at.to_string().into());
         Some(Arc::new(layer.moved_outside(source)))
@@ -347,9 +340,7 @@ impl std::str::FromStr for XdsDefaults {
             _ => Some(depth),
         });
         if depth != Some(0) {
-            let what = "a brace has no other half";
-            let remedy = "write 'algorithm: ' and its options, separated by commas";
-            return Err(format!("{what}; {remedy}"));
+            return Err(messages::brace_without_other().to_string());
         }
         if content.trim().is_empty() {
             return Ok(Self::default());
@@ -361,12 +352,11 @@ impl std::str::FromStr for XdsDefaults {
             let fields = fields::read(&problems, &root, Section::Defaults)?;
             let mut keys = fields.locations().map(|(key, _)| key);
             for key in keys.by_ref().filter(|key| fields.get(key).is_none()) {
-                let remedy = format!("write a value after '{key}: '");
-                problems.error(&root.at, format!("'{key}' has no value"), remedy);
+                problems.error(&root.at, messages::key_without_value(key));
             }
             PartialLimit::read(&problems, &fields)
         });
-        let text = |problem: &Problem| format!("{}; {}", problem.what, problem.remedy);
+        let text = |problem: &Problem| problem.message.to_string();
         let texts = |all: Vec<Problem>| all.iter().map(text).collect::<Vec<_>>().join("; ");
         problems.finish(true, true).map_err(texts)?;
         let name = "the default of all limits of the control plane";

@@ -13,6 +13,7 @@ use crate::core::algorithm::{AlgorithmKind, OPTIONS, OptionError, Options, with_
 use crate::core::time::{PeriodKind, Unit};
 use crate::core::usage;
 use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Node, ValueType};
@@ -137,10 +138,7 @@ impl PartialLimit {
     pub(super) fn read_of_many(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
         let layer = Self::read(problems, fields)?;
         if layer.is_concurrency() {
-            let what = "'algorithm: concurrency' applies to no default, plan or row: the last \
-                descriptor of such a limit is the request's id";
-            let remedy = "write it in the 'rate_limit' of a descriptor without table and plan";
-            return problems.fail(fields.lack("algorithm"), what, remedy);
+            return problems.fail(fields.lack("algorithm"), messages::concurrency_of_many());
         }
         Some(layer)
     }
@@ -153,9 +151,7 @@ impl PartialLimit {
             _ => Some(fields::read(problems, node, Section::Trial)?),
         };
         let Some(fields) = fields.filter(|fields| !fields.is_empty()) else {
-            let what = "'trial' is empty";
-            let remedy = "write 'requests_per_unit: ' and a number below it, or remove 'trial'";
-            return problems.fail(&node.at, what, remedy);
+            return problems.fail(&node.at, messages::trial_is_empty());
         };
         Self::read(problems, &fields).filter(|_| !fields.has_misplaced)
     }
@@ -256,30 +252,24 @@ impl LayerSource {
 /// ignores an unknown one. Only the trial of such a limit has usage.
 fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
     if let (Some(node), Some(text)) = (fields.get("unit"), fields.text("unit")) {
-        let what = "an unlimited limit has no unit";
-        if Unit::named(text).is_some() {
-            problems.error(&node.at, what, "remove 'unit', or remove 'unlimited'");
-        } else {
-            problems.warning(&node.at, format!("{what}; it is ignored"), "remove 'unit'");
+        match Unit::named(text) {
+            Some(_) => problems.error(&node.at, messages::unlimited_with("unit")),
+            None => problems.warning(&node.at, messages::ignored_unit_of_unlimited()),
         }
     }
     let has_trial = fields.get_nullable("trial").is_some();
     let refused = options_of_limits().filter(|key| !(has_trial && is_of_usage(key)));
     for (key, node) in fields.present(refused) {
-        let remedy = match key {
+        let message = match key {
             // No store counts it.
-            "track_usage" => {
-                "remove 'track_usage', or write a large 'requests_per_unit' and \
-                 'on_store_failure: allow' in place of 'unlimited'"
-            }
-            _ => &format!("remove '{key}', or remove 'unlimited'"),
+            "track_usage" => messages::unlimited_with_usage(),
+            _ => messages::unlimited_with(key),
         };
-        problems.error(&node.at, format!("an unlimited limit has no {key}"), remedy);
+        problems.error(&node.at, message);
     }
     if let Some(node) = fields.get("requests_per_unit")
         && fields::amount(problems, node, "requests_per_unit").is_some()
     {
-        let what = "'requests_per_unit' has no meaning with 'unlimited' and is ignored";
-        problems.warning(&node.at, what, "remove one of them");
+        problems.warning(&node.at, messages::ignored_requests_of_unlimited());
     }
 }

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::panic::Location;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use serde::{Serialize, Serializer};
 
-use super::sections::Section;
+use crate::core::message::{Code, Message};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::{Document, Place};
 use crate::limits::rules::source::{self, Node};
 pub(super) use crate::limits::rules::source::{excerpt, quoted};
@@ -75,10 +76,8 @@ pub struct Problem {
     #[serde(serialize_with = "null_for_0")]
     pub column: usize,
     pub severity: Severity,
-    /// The mistake.
-    pub what: String,
-    /// The correction.
-    pub remedy: String,
+    #[serde(flatten)]
+    pub message: Message,
 }
 
 fn null_for_0<S: Serializer>(number: &usize, serializer: S) -> Result<S::Ok, S::Error> {
@@ -87,30 +86,24 @@ fn null_for_0<S: Serializer>(number: &usize, serializer: S) -> Result<S::Ok, S::
 
 impl Problem {
     /// An error of a whole file or resource.
-    pub fn whole(file: String, what: String, remedy: &str) -> Self {
-        Self::new(Severity::Error, &Place::named(file), what, remedy)
+    pub fn whole(file: String, message: Message) -> Self {
+        Self::error(&Place::named(file), message)
     }
 
-    /// An error at a place, and its remedy.
-    pub fn error(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(Severity::Error, at, what, remedy)
+    /// An error at a place.
+    pub fn error(at: &Place, message: Message) -> Self {
+        Self::new(Severity::Error, at, message)
     }
 
     /// A problem at a place.
-    pub(super) fn new(
-        severity: Severity,
-        at: &Place,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
+    pub(super) fn new(severity: Severity, at: &Place, message: Message) -> Self {
         Self {
             severity,
             file: at.document.name.to_string(),
             path: at.document.path.to_string(),
             line: at.line as usize,
             column: at.column as usize,
-            what: what.into(),
-            remedy: remedy.into(),
+            message,
         }
     }
 }
@@ -123,7 +116,8 @@ impl fmt::Display for Problem {
             0 => format!("{file}: {}", self.path),
             line => format!("{file}:{line}:{}", self.column),
         };
-        let [at, what, remedy] = [&at, &self.what, &self.remedy].map(|text| OneLine(text));
+        let Message { what, remedy, .. } = &self.message;
+        let [at, what, remedy] = [&at, what, remedy].map(|text| OneLine(text));
         write!(formatter, "{at}: {severity}: {what}; {remedy}")
     }
 }
@@ -148,23 +142,34 @@ impl fmt::Display for OneLine<'_> {
 }
 
 /// The problems found so far, in all files. Everything that reads shares them, because everything
-/// may find some.
-#[derive(Default)]
-pub(super) struct Problems(RefCell<Found>);
+/// may find some. A clone adds to the same ones, and may be for another site.
+#[derive(Clone, Default)]
+pub(super) struct Problems {
+    found: Rc<RefCell<Found>>,
+    site: Site,
+}
+
+/// Where the values are that are being read.
+#[derive(Clone, Default)]
+enum Site {
+    /// In a map, after their keys.
+    #[default]
+    Map,
+    /// In a row of a table, whose keys are in the first line.
+    Row,
+    /// In a layer that is left out if it has a problem, which is a warning then: the place of the
+    /// limit, and the name of the layer.
+    Layer(Place, Arc<str>),
+}
 
 #[derive(Default)]
 struct Found {
     /// The files, or one domain of a control plane.
     files: Vec<File>,
     is_domain: bool,
-    all: Vec<(Place, Grade, String, String)>,
+    all: Vec<(Place, Grade, Message)>,
     /// A problem is reported once, though aliases lead to its place more than once.
     reported: HashSet<((usize, u32, u32, u32), String)>,
-    /// Set while problems are only warnings, because the layer that has them is left out: the place
-    /// of the limit, and the name of the layer.
-    left_out: Option<(Place, Arc<str>)>,
-    /// A row is being read: remedies do not name the key of a value before it.
-    is_row: bool,
     worst: Option<Grade>,
 }
 
@@ -173,8 +178,7 @@ struct File {
     whole: Place,
     found: usize,
     unshown: usize,
-    /// The number of problems of each kind, which is the line of code that reports them.
-    kinds: HashMap<&'static Location<'static>, usize>,
+    kinds: HashMap<Code, usize>,
 }
 
 impl Found {
@@ -191,7 +195,7 @@ impl Found {
 impl Problems {
     /// Adds a file, and returns the whole of it.
     pub(super) fn open(&self, name: &str) -> Place {
-        let files = &mut self.0.borrow_mut().files;
+        let files = &mut self.found.borrow_mut().files;
         let whole = Place::whole(Document {
             name: name.into(),
             file: files.len(),
@@ -206,53 +210,63 @@ impl Problems {
 
     /// Adds a domain of a control plane, and returns the whole of its first resource.
     pub(super) fn open_domain(&self, resource: &str) -> Place {
-        self.0.borrow_mut().is_domain = true;
+        self.found.borrow_mut().is_domain = true;
         self.open(resource)
     }
 
     /// Whether a file has no errors.
     pub(super) fn is_clean(&self, file: &Place) -> bool {
-        let is_error = |(place, grade, ..): &(Place, Grade, _, _)| {
+        let is_error = |(place, grade, _): &(Place, Grade, _)| {
             place.document.file == file.document.file && *grade == Grade::Error
         };
-        !self.0.borrow().all.iter().any(is_error)
+        !self.found.borrow().all.iter().any(is_error)
     }
 
-    /// Adds an error.
-    #[track_caller]
-    pub(super) fn error(&self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(at, Grade::Error, what, remedy);
-    }
-
-    /// Adds an error instead of a value.
-    #[track_caller]
-    pub(super) fn fail<T>(
-        &self,
-        at: &Place,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Option<T> {
-        self.error(at, what, remedy);
-        None
-    }
-
-    /// The value; or adds an error, which has a message and a remedy.
-    #[track_caller]
-    pub(super) fn accept<T, W: Into<String>, R: Into<String>>(
-        &self,
-        at: &Place,
-        read: Result<T, (W, R)>,
-    ) -> Option<T> {
-        match read {
-            Ok(value) => Some(value),
-            Err((what, remedy)) => self.fail(at, what, remedy),
+    /// For the values of a row.
+    pub(super) fn in_row(&self) -> Self {
+        let site = Site::Row;
+        Self {
+            site,
+            ..self.clone()
         }
     }
 
+    /// For the values of a layer that is left out of the limit at this place if it has a problem.
+    pub(super) fn in_layer(&self, limit: &Place, source: &str) -> Self {
+        let site = Site::Layer(limit.clone(), source.into());
+        Self {
+            site,
+            ..self.clone()
+        }
+    }
+
+    /// How the author writes this value of this key.
+    pub(super) fn written(&self, key: &str, value: impl fmt::Display) -> String {
+        match self.site {
+            Site::Row => value.to_string(),
+            Site::Map | Site::Layer(..) => format!("{key}: {value}"),
+        }
+    }
+
+    /// Adds an error.
+    pub(super) fn error(&self, at: &Place, message: Message) {
+        self.add(at, Grade::Error, message);
+    }
+
+    /// Adds an error instead of a value.
+    pub(super) fn fail<T>(&self, at: &Place, message: Message) -> Option<T> {
+        self.error(at, message);
+        None
+    }
+
+    /// The value; or adds an error.
+    pub(super) fn accept<T>(&self, at: &Place, read: Result<T, Message>) -> Option<T> {
+        read.map_err(|message| self.error(at, message)).ok()
+    }
+
     /// Adds a warning.
-    #[track_caller]
-    pub(super) fn warning(&self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(at, Grade::Warning, what, remedy);
+    pub(super) fn warning(&self, at: &Place, message: Message) {
+        self.add(at, Grade::Warning, message);
     }
 
     /// Reads the document of a file, whose nodes may take `most` bytes, and adds its warnings.
@@ -266,14 +280,14 @@ impl Problems {
         let document = match source::read(text, file, most) {
             Ok(document) => document,
             Err(note) => {
-                self.error(&note.at, note.what, note.remedy);
+                self.error(&note.at, note.message);
                 return Err(());
             }
         };
         for note in document.warnings {
-            self.warning(&note.at, note.what, note.remedy);
+            self.warning(&note.at, note.message);
         }
-        if let Some(file) = self.0.borrow_mut().files.get_mut(file.document.file) {
+        if let Some(file) = self.found.borrow_mut().files.get_mut(file.document.file) {
             file.unshown += document.further_warnings;
         }
         Ok(document.root)
@@ -282,63 +296,40 @@ impl Problems {
     /// Whether the file has too many problems to show another one, which is then only counted and
     /// needs no message.
     pub(super) fn is_full(&self, at: &Place) -> bool {
-        self.0.borrow().is_full(at.document.file)
+        self.found.borrow().is_full(at.document.file)
     }
 
-    /// Sets whether a row of a table is being read.
-    pub(super) fn read_row(&self, is_row: bool) {
-        self.0.borrow_mut().is_row = is_row;
-    }
-
-    /// Turns the next problems into warnings at this place, because the layer that has them is left
-    /// out of the limit. `None`: they keep their grades.
-    pub(super) fn warn_only(&self, left_out: Option<(Place, Arc<str>)>) {
-        self.0.borrow_mut().left_out = left_out;
-    }
-
-    /// Adds a problem of this grade. Its kind is the caller's line.
-    #[track_caller]
-    pub(super) fn add(
-        &self,
-        at: &Place,
-        grade: Grade,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        let mut found = self.0.borrow_mut();
+    /// Adds a problem of this grade.
+    pub(super) fn add(&self, at: &Place, grade: Grade, message: Message) {
+        let (at, grade, message) = match &self.site {
+            Site::Layer(limit, source) if grade != Grade::Warning => {
+                let message = messages::with_layer_left_out(message, source);
+                (limit, Grade::Warning, message)
+            }
+            Site::Layer(limit, _) => (limit, grade, message),
+            Site::Map | Site::Row => (at, grade, message),
+        };
+        let mut found = self.found.borrow_mut();
         let found = &mut *found;
-        let (mut at, mut grade, mut what, mut remedy) = (at, grade, what.into(), remedy.into());
-        if found.is_row {
-            for column in Section::Row.keys() {
-                remedy = remedy.replace(&format!("'{column}: "), "'");
-            }
-        }
-        if let Some((limit, source)) = &found.left_out {
-            at = limit;
-            if grade != Grade::Warning {
-                grade = Grade::Warning;
-                what += &format!(": {source} is not used for this limit");
-            }
-        }
         found.worst = found.worst.max(Some(grade));
         let index = at.document.file;
         let is_full = found.is_full(index);
         let Some(file) = found.files.get_mut(index) else {
             return;
         };
-        let of_kind = file.kinds.entry(Location::caller()).or_default();
+        let of_kind = file.kinds.entry(message.code).or_default();
         if is_full || *of_kind >= MOST_OF_A_KIND {
             file.unshown += 1;
-        } else if found.reported.insert((at.order(), what.clone())) {
+        } else if found.reported.insert((at.order(), message.what.clone())) {
             *of_kind += 1;
             file.found += 1;
-            found.all.push((at.clone(), grade, what, remedy));
+            found.all.push((at.clone(), grade, message));
         }
     }
 
     /// Whether there is an error, for any purpose of the compilation.
     pub(super) fn has_errors(&self) -> bool {
-        self.0.borrow().worst == Some(Grade::Error)
+        self.found.borrow().worst == Some(Grade::Error)
     }
 
     /// All problems in the order of files, lines and columns: `Err` if one of them is an error.
@@ -347,7 +338,7 @@ impl Problems {
         warnings_are_errors: bool,
         mistakes_are_errors: bool,
     ) -> Result<Vec<Problem>, Vec<Problem>> {
-        let mut found = self.0.take();
+        let mut found = self.found.take();
         // Grades from here on are errors.
         let from = match (warnings_are_errors, mistakes_are_errors) {
             (true, _) => Grade::Warning,
@@ -364,14 +355,14 @@ impl Problems {
         let mut problems = Vec::with_capacity(found.all.len());
         let mut all = found.all.into_iter().peekable();
         for (index, file) in found.files.iter().enumerate() {
-            let is_here = |(at, ..): &(Place, _, _, _)| at.document.file == index;
-            while let Some((at, grade, what, remedy)) = all.next_if(is_here) {
-                problems.push(Problem::new(severity(grade), &at, what, remedy));
+            let is_here = |(at, ..): &(Place, _, _)| at.document.file == index;
+            while let Some((at, grade, message)) = all.next_if(is_here) {
+                problems.push(Problem::new(severity(grade), &at, message));
             }
             if file.unshown > 0 {
                 let (severity, at) = (severity(Grade::Warning), &file.whole);
-                let what = format!("{} more problems in this {of} are not shown", file.unshown);
-                problems.push(Problem::new(severity, at, what, "correct these first"));
+                let message = messages::more_problems(file.unshown, of);
+                problems.push(Problem::new(severity, at, message));
             }
         }
         if refused { Err(problems) } else { Ok(problems) }
@@ -384,23 +375,14 @@ mod tests {
 
     #[test]
     fn a_problem_is_one_line_whatever_a_file_is_called() {
-        let (file, what, remedy) = (
-            "a\n\u{1b}[2J\u{202e}é.yaml".to_owned(),
-            "wr\rong".to_owned(),
-            "right".to_owned(),
-        );
+        let file = "a\n\u{1b}[2J\u{202e}é.yaml".to_owned();
         let problem = Problem {
-            severity: Severity::Error,
-            file,
-            path: String::new(),
             line: 1,
             column: 2,
-            what,
-            remedy,
+            ..Problem::whole(file, messages::yaml_other("wr\rong"))
         };
-        assert_eq!(
-            problem.to_string(),
-            "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: wr\\rong; right"
-        );
+        let shown = problem.to_string();
+        let expected = "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: this is not YAML: wr\\rong; ";
+        assert!(shown.starts_with(expected), "{shown}");
     }
 }

@@ -16,6 +16,7 @@ use super::problem::{Problem, Problems};
 use super::{Compiler, Domain, ProcessDefaults, Siblings, build, check_replaced, descriptor};
 use crate::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use crate::core::time::Unit;
+use crate::limits::rules::messages;
 use crate::limits::rules::place::{Document, LONGEST_PATH, Place, cut};
 use crate::limits::rules::source::{Node, excerpt};
 
@@ -79,9 +80,7 @@ pub(in crate::limits::rules) fn compile_domain(
     };
     let mut domain = Domain::new(name, number, whole.clone());
     if name.is_empty() {
-        let what = "the resource has no domain";
-        let remedy = "send the domain that Envoy sends";
-        problems.error(&whole, what, remedy);
+        problems.error(&whole, messages::resource_without_domain());
     }
     let resources = resources.iter().enumerate();
     let all =
@@ -131,7 +130,7 @@ struct Converter<'p> {
     descriptors: u32,
     /// The nodes of keys, which all descriptors share.
     keys: HashMap<&'static str, Node>,
-    /// Some metadata has options, which is reported.
+    /// Some metadata has options, which is reported once.
     has_options: bool,
 }
 
@@ -188,8 +187,8 @@ impl Converter<'_> {
         let mut all = group.iter().filter_map(|(_, one)| one.metadata.as_ref());
         let own = descriptor.metadata.as_ref();
         let Struct { fields } = own.or_else(|| all.next())?;
-        if fields.contains_key(WEIR) {
-            self.warn_of_options(at);
+        if fields.contains_key(WEIR) && !std::mem::replace(&mut self.has_options, true) {
+            self.problems.warning(at, messages::options_in_metadata());
         }
         let mut others = fields.iter().filter(|(name, _)| *name != WEIR).peekable();
         others.peek()?;
@@ -207,9 +206,7 @@ impl Converter<'_> {
         if depth < DEEPEST {
             return Some(self.list(below, at, depth + 1));
         }
-        let what = format!("there are more than {DEEPEST} levels of descriptors");
-        let remedy = "send a tree with fewer levels";
-        self.problems.fail(at, what, remedy)
+        self.problems.fail(at, messages::too_many_levels(DEEPEST))
     }
 
     /// A map of the keys that have a value.
@@ -260,21 +257,8 @@ impl Converter<'_> {
         };
         for (other, resource) in limits {
             let (counts, other) = (amount(counts), amount(other));
-            let what = format!(
-                "the descriptor has more than one limit: {counts} counts, and {other} of \
-                 {resource} is ignored"
-            );
-            let remedy = "send one limit for each path of keys and values";
-            self.problems.warning(at, what, remedy);
-        }
-    }
-
-    /// Warns once that options do not come from the metadata.
-    fn warn_of_options(&mut self, at: &Place) {
-        if !std::mem::replace(&mut self.has_options, true) {
-            let what = "'weir' in the metadata has no effect";
-            let remedy = "write its options into the file that CONFIG_GRPC_XDS_OVERLAY_FILE names";
-            self.problems.warning(at, what, remedy);
+            self.problems
+                .warning(at, messages::second_limit(counts, other, resource));
         }
     }
 
@@ -314,9 +298,8 @@ impl Converter<'_> {
 
     fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Node {
         if depth > DEEPEST {
-            let what = format!("the metadata has more than {DEEPEST} levels");
-            let remedy = "send metadata with fewer levels";
-            self.problems.error(at, what, remedy);
+            self.problems
+                .error(at, messages::metadata_too_deep(DEEPEST));
             return Node::of_plain(at, "null");
         }
         match kind {

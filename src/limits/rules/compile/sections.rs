@@ -5,6 +5,9 @@ use Section::{
     Replaced, Reservations, Root, Row, Trial,
 };
 
+use crate::core::message::Message;
+use crate::limits::rules::messages;
+
 /// The sections of a file: its maps by their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
@@ -67,8 +70,8 @@ impl Section {
         self.places().0
     }
 
-    /// Error and remedy for a value of another type than the map of the section.
-    pub(super) fn no_map(self, found: &str) -> (String, &'static str) {
+    /// The error of a value of another type than the map of the section.
+    pub(super) fn no_map(self, found: &str) -> Message {
         let remedy = match self {
             Root => "begin the file with 'domain: ' and 'descriptors:'",
             Descriptor | OverlayDescriptor => "begin each descriptor with '- key: '",
@@ -80,7 +83,6 @@ impl Section {
             Reservations => "write the time that the longest request takes, such as '{ttl: 60s}'",
             Defaults | OverlayLimit => "write 'algorithm: ' and its options below it",
         };
-        let what = format!("expected a map {}, found {found}", self.places().1);
-        (what, remedy)
+        messages::not_a_map(self.places().1, found, remedy)
     }
 }

@@ -11,6 +11,7 @@ use super::matching::{MOST_REGEX_BYTES, Match};
 use super::problem::{Problems, quoted};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{Level, Matching};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
@@ -46,14 +47,7 @@ impl Siblings {
                 continue;
             };
             if let Some(first) = self.as_sent.remove(key) {
-                let shown = quoted(key);
-                let what = format!(
-                    "the networks of {shown} come after {first}, where its addresses count as they \
-                     are spelled"
-                );
-                let remedy = "write all descriptors of the key in one file, or those with networks \
-                    in the first one";
-                problems.warning(&item.at, what, remedy);
+                problems.warning(&item.at, messages::networks_after_texts(quoted(key), first));
             }
             self.with_networks.insert(key.into());
         }
@@ -101,24 +95,20 @@ impl Siblings {
         if let Some(Some(first)) = others.first()
             && others.iter().all(Option::is_some)
         {
-            let what =
-                format!("this descriptor is never reached: what it matches is in {first} already");
-            return problems.warning(at, what, "remove it");
+            return problems.warning(at, messages::values_unreached(first));
         }
         for ((text, at), (known, other)) in matched.items().zip(known.iter().zip(others)) {
             if let Some(first) = other {
-                let why = format!("the descriptor in {first} has it already");
-                let what = format!("{text} is never matched here: {why}");
-                problems.warning(at, what, "remove it from one of the two");
+                problems.warning(at, messages::value_unreached(text, first));
             } else if known.is_some() {
-                problems.warning(at, format!("{text} occurs here twice"), "remove one");
+                problems.warning(at, messages::repeated_value(text));
             }
         }
     }
 
     /// Completes the level.
     pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
-        let (what, branch) = match self.tree.complete() {
+        let (message, branch) = match self.tree.complete() {
             Ok(0) => return,
             Ok(bytes) => {
                 let total = &mut compiler.matched.regex_bytes;
@@ -129,20 +119,13 @@ impl Siblings {
                 if *total <= MOST_REGEX_BYTES {
                     return;
                 }
-                let what = format!(
-                    "the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"
-                );
-                (what, self.places.len().saturating_sub(1))
+                let message = messages::all_regexes_too_large(MOST_REGEX_BYTES);
+                (message, self.places.len().saturating_sub(1))
             }
-            Err(last) => {
-                let what = "the table of the regular expressions of this level and key needs more";
-                (format!("{what} than {LARGEST_REGEXES} bytes"), last)
-            }
+            Err(last) => (messages::regexes_too_large(LARGEST_REGEXES), last),
         };
         if let Some(at) = self.places.get(branch) {
-            let remedy =
-                "write fewer that begin with .*, join them with |, or write a set of values";
-            compiler.problems.error(at, what, remedy);
+            compiler.problems.error(at, message);
         }
     }
 
@@ -159,11 +142,10 @@ impl Siblings {
         let value = level.value.as_ref();
         let value = value.map(|value| format!("value {}", quoted(value)));
         let value = value.as_deref().unwrap_or("no value");
-        let key = quoted(&level.key);
-        let what =
-            format!("this level already has a descriptor with key {key} and {value}, in {first}");
-        let remedy = "merge the two descriptors, or change the key or the value of one";
-        problems.error(at, what, remedy);
+        problems.error(
+            at,
+            messages::repeated_descriptor(quoted(&level.key), value, first),
+        );
         true
     }
 
@@ -193,15 +175,11 @@ impl Siblings {
         self.patterns += usize::from(is_pattern);
         let first = self.tree.pattern_before(key, value);
         if let Some(first) = first.and_then(|branch| self.places.get(branch)) {
-            let what = format!(
-                "this descriptor is never reached: the pattern in {first} matches everything that \
-                 it matches"
-            );
-            let remedy = match is_pattern {
-                true => "move it before that pattern, or remove it",
-                false => "remove it, or remove that pattern",
+            let message = match is_pattern {
+                true => messages::pattern_unreached(first),
+                false => messages::key_unreached(first),
             };
-            problems.warning(at, what, remedy);
+            problems.warning(at, message);
         }
         let is_for_all = regex.flatten().is_some_and(is_for_all)
             || value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'));
@@ -209,11 +187,7 @@ impl Siblings {
             && is_for_all
             && let Some(first) = self.seen.get(&(level.key.clone(), None))
         {
-            let what = format!(
-                "this descriptor is never reached: the pattern in {at} matches every value of the \
-                 key"
-            );
-            problems.warning(first, what, "remove it, or remove that pattern");
+            problems.warning(first, messages::every_value_unreached(at));
         }
     }
 }

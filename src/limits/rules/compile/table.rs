@@ -16,7 +16,9 @@ use super::domain::PendingTable;
 use super::fields::{self, Fields};
 use super::layers::Layers;
 use super::problem::{Problems, quoted};
+use crate::core::message::Message;
 use crate::limits::rules::limit::{Level, Limit, LimitTable, Matching};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 
@@ -29,9 +31,9 @@ pub(super) fn read(
     match (fields.get("table"), fields.get("table_key")) {
         (Some(node), _) => read_named(compiler, fields, path, node).map(Some).ok_or(()),
         (None, Some(node)) => {
-            let remedy = "write 'table: ' and the name of a file, or remove it";
-            let problems = compiler.problems;
-            problems.error(&node.at, "'table_key' needs 'table'", remedy);
+            compiler
+                .problems
+                .error(&node.at, messages::table_key_without_table());
             Err(())
         }
         (None, None) if fields.meant("table") => Err(()),
@@ -49,23 +51,19 @@ fn read_named(
     let name = fields.text("table")?;
     let shown = quoted(name);
     if !data::is_table(name) {
-        let what = format!("the name of the table {shown} does not end in .csv");
-        return problems.fail(&node.at, what, "give the file a name that ends in .csv");
+        return problems.fail(&node.at, messages::table_not_csv(shown));
     }
     let has_file = compiler.data.table(&node.at, name).is_some();
     if !has_file {
-        let what = format!("the folder of limits has no file {shown} next to this one");
-        let remedy = "create it with the line 'value,requests_per_unit' at its top, and set the \
-            path to the folder, not to one file";
-        problems.error(&node.at, what, remedy);
+        problems.error(&node.at, messages::no_table_file(shown));
     }
     let last = path.len().saturating_sub(1);
     let level = match fields.get("table_key") {
         Some(key) => level_of_key(problems, path, key),
         None => Some(last),
     };
-    if let Some((what, remedy)) = path.get(level.unwrap_or(last)).and_then(why_no_rows) {
-        return problems.fail(&node.at, what, remedy);
+    if let Some(message) = path.get(level.unwrap_or(last)).and_then(why_no_rows) {
+        return problems.fail(&node.at, message);
     }
     has_file.then_some(())?;
     Some(PendingTable {
@@ -81,31 +79,21 @@ fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usiz
     let key = fields::text(problems, node, "table_key")?;
     let found = path.iter().rposition(|level| *level.key == *key);
     if found.is_none() {
-        let key = quoted(key);
-        let what = format!("no level from the root to this descriptor has the key {key}");
-        let remedy = "write the key of this descriptor, or of one above it";
-        problems.error(&node.at, what, remedy);
+        problems.error(&node.at, messages::unknown_table_key(quoted(key)));
     }
     found
 }
 
 /// Why a level's values cannot have rows.
-fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
+fn why_no_rows(level: &Level) -> Option<Message> {
     if level.share_threshold {
-        let what = "a table gives each value numbers of its own, and with 'share_threshold' they \
-            share a counter";
-        return Some((what, "remove one of them"));
+        return Some(messages::table_with_share_threshold());
     }
     if level.matching.counts_addresses() {
-        let what = "rows are compared byte by byte, and an address has several spellings, which \
-            share a counter";
-        let remedy = "write a descriptor for each network, or a 'match: set' of texts";
-        return Some((what, remedy));
+        return Some(messages::table_of_addresses());
     }
-    let what = "the descriptor has one value, and a table is for many";
-    let remedy = "remove 'value', or write the numbers in 'rate_limit'";
     let is_one = level.matching == Matching::Text && level.is_one_value();
-    is_one.then_some((what, remedy))
+    is_one.then(messages::table_of_one_value)
 }
 
 impl Builder<'_, '_> {
@@ -121,12 +109,8 @@ impl Builder<'_, '_> {
         let file = self.data.table(&named.at, &named.name)?;
         let (rows, mut of_plans) = rows::read(self, (&limit, shadow_mode), layers, file)?;
         if rows.is_empty() && !named.has_default {
-            let what = format!(
-                "the table {} has no rows, and the descriptor no 'rate_limit': nothing is limited",
-                quoted(&named.name)
-            );
-            let remedy = "add rows, or a 'rate_limit' for values without a row";
-            self.problems.warning(&named.at, what, remedy);
+            let message = messages::table_without_rows(quoted(&named.name));
+            self.problems.warning(&named.at, message);
         }
         let table = LimitTable::new(rows, named.level, limit.id.limit, named.has_default);
         limit.table = Some(Arc::new(table));

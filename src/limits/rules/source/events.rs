@@ -13,6 +13,8 @@ use super::{
     Content, Form, Node, Note, Pair, ParsedDocument, Place, ValueType, after, quoted, quotes,
     too_much_memory,
 };
+use crate::core::message::Message;
+use crate::limits::rules::messages;
 
 /// Maximum bytes of one file: 160,000 limits of a hundred bytes.
 const LARGEST_FILE: usize = 16 << 20;
@@ -70,10 +72,8 @@ pub(in crate::limits::rules) fn read(
     if root.is_some()
         && let Some(Ok((Event::DocumentStart(_), span))) = parser.next_event()
     {
-        let what =
-            "only the first document of a file is read, and the one that begins here is ignored";
         let at = whole.at(position(&span.start));
-        builder.warn(|| Note::new(&at, what, "move it to a file of its own"));
+        builder.warn(|| Note::new(&at, messages::second_document()));
     }
     Ok(ParsedDocument {
         root,
@@ -82,14 +82,14 @@ pub(in crate::limits::rules) fn read(
     })
 }
 
-/// Why a file is not text in UTF-8, by its first bytes, and the remedy.
-pub(in crate::limits::rules) fn why_not_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+/// Why a file is not text in UTF-8, by its first bytes.
+pub(in crate::limits::rules) fn why_not_text(bytes: &[u8]) -> Option<Message> {
     match bytes {
         // With or without a byte order mark.
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=0x7f, ..] | [1..=0x7f, 0, ..] => {
-            Some(("the file is UTF-16", "save it as UTF-8"))
+            Some(messages::file_is_utf16())
         }
-        [b'P', b'K', 3, 4, ..] => Some(("the file is a workbook, not text", "export it as CSV")),
+        [b'P', b'K', 3, 4, ..] => Some(messages::file_is_workbook()),
         _ => None,
     }
 }
@@ -97,21 +97,17 @@ pub(in crate::limits::rules) fn why_not_text(bytes: &[u8]) -> Option<(&'static s
 fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
     let size = bytes.len();
     if size > LARGEST_FILE {
-        let what = format!("the file has {size} bytes, more than the maximum of {LARGEST_FILE}");
-        let remedy = "split it into several files, with MERGE_DOMAIN_CONFIG where they share a \
-            domain";
-        return Err(Note::new(whole, what, remedy));
+        return Err(Note::new(
+            whole,
+            messages::file_too_large(size, LARGEST_FILE),
+        ));
     }
-    if let Some((what, remedy)) = why_not_text(bytes) {
-        return Err(Note::new(whole, what, remedy));
+    if let Some(message) = why_not_text(bytes) {
+        return Err(Note::new(whole, message));
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-        let (at, what) = (
-            whole.at(after(&before)),
-            "the file is not UTF-8 from here on",
-        );
-        Note::new(&at, what, "save it as UTF-8")
+        Note::new(&whole.at(after(&before)), messages::file_not_utf8())
     })
 }
 
@@ -129,9 +125,7 @@ fn bound_tokens(text: &str, whole: &Place, most: u64) -> Result<(), Note> {
         (_, true) => ("a line", most_of_a_line),
         _ => return Ok(()),
     };
-    let what = format!("{what} has more than {most} commas and opening brackets");
-    let remedy = "write lists and maps on lines of their own, or split the file";
-    Err(Note::new(whole, what, remedy))
+    Err(Note::new(whole, messages::too_many_brackets(what, most)))
 }
 
 /// The nodes under construction.
@@ -252,12 +246,10 @@ impl Builder {
     fn count_node(&mut self, at: &Place) -> Result<(), Note> {
         self.nodes += 1;
         if self.nodes > MOST_NODES {
-            let what = format!("the file has more than {MOST_NODES} values");
-            return Err(Note::new(at, what, "split it into several files"));
+            return Err(Note::new(at, messages::too_many_nodes(MOST_NODES)));
         }
         if self.nodes as u64 * NODE > self.most {
-            let (what, remedy) = too_much_memory(self.most);
-            return Err(Note::new(at, what, remedy));
+            return Err(Note::new(at, too_much_memory(self.most)));
         }
         Ok(())
     }
@@ -287,14 +279,11 @@ impl Builder {
 
     fn alias(&mut self, anchor: usize, at: Place) -> Result<(), Note> {
         let Some(target) = self.anchors.get(&anchor) else {
-            let what = "the alias is inside the node that it refers to";
-            let remedy = "write the node out, or move the anchor '&' to a node that is complete";
-            return Err(Note::new(&at, what, remedy));
+            return Err(Note::new(&at, messages::alias_of_itself()));
         };
         let height = height(target, &mut self.aliased);
         if self.aliased > MOST_ALIASED {
-            let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
-            return Err(Note::new(&at, what, "use fewer aliases, or split the file"));
+            return Err(Note::new(&at, messages::too_many_aliases(MOST_ALIASED)));
         }
         if self.open.len() + height > DEEPEST {
             return Err(too_deep(&at));
@@ -317,10 +306,7 @@ impl Builder {
         if let Some((key, first)) = open.add(node)? {
             self.warn(|| {
                 let name = quoted(key.text().unwrap_or_default());
-                let what =
-                    format!("the key {name} occurs twice in one map, and the last one counts");
-                let remedy = format!("remove one of them; the first is in line {first}");
-                Note::new(&key.at, what, remedy)
+                Note::new(&key.at, messages::repeated_key(name, first))
             });
         }
         Ok(())
@@ -354,11 +340,8 @@ fn is_merge(key: &Node) -> bool {
 /// The maps that a merge key names, the strongest first.
 fn merge_sources(value: &Node) -> Result<Vec<Node>, Note> {
     let wrong = |node: &Node| {
-        let kind = node.value_type().name();
-        let what = format!("the merge key '<<' takes a map or a list of maps, not {kind}");
-        let remedy = "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' \
-            needs quotes";
-        Note::new(&node.at, what, remedy)
+        let found = node.value_type().name();
+        Note::new(&node.at, messages::merge_of_no_map(found))
     };
     match &value.content {
         Content::Mapping(_) => Ok(vec![value.clone()]),
@@ -388,12 +371,8 @@ fn position(mark: &Marker) -> (u32, u32) {
 }
 
 fn too_deep(at: &Place) -> Note {
-    let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
-    Note::new(at, what, "write the limits with fewer levels")
+    Note::new(at, messages::nested_too_deep(DEEPEST))
 }
-
-const TAB: &str = "tabs disallowed";
-const A_TAB: &str = "a tab, where only spaces are allowed";
 
 /// The place of the tab that the parser reports at `mark`, which is often the end of the line
 /// before: the next one that indents a line, or the one that follows a `:` in this line.
@@ -416,84 +395,47 @@ fn tab(text: &str, mark: &Marker, follows: bool) -> Option<(u32, u32)> {
     Some((number as u32 + 1, column as u32 + 1))
 }
 
-/// The parser's messages for common mistakes, in any of these words; the mistake, and the remedy.
-const SCAN_ERRORS: [(&[&str], &str, &str); 7] = [
+/// The parser's messages for common mistakes, in any of these words.
+const SCAN_ERRORS: [(&str, fn() -> Message); 7] = [
+    ("unknown anchor", messages::yaml_anchor),
+    (TABS, messages::yaml_tab),
+    ("unexpected end of stream", messages::yaml_quotes),
+    (INDENTATION, messages::yaml_indentation),
     (
-        &["unknown anchor"],
-        "the alias names an anchor that is not defined",
-        "define it with '&' before this alias; text that begins with '*' needs quotes",
+        "expected ',' or|expected node content|misplaced bracket",
+        messages::yaml_brackets,
     ),
     (
-        &[TAB, "tab cannot", "found a tab", "start with a tab"],
-        A_TAB,
-        "indent with spaces",
+        "alphabetic or numeric|unexpected character",
+        messages::yaml_first_character,
     ),
-    (
-        &["unexpected end of stream"],
-        "the quoted text that begins here has no end",
-        "close the quotes",
-    ),
-    (
-        &[
-            "not allowed in this context",
-            "simple key",
-            "did not find expected key",
-            "wrongly indented",
-            "invalid indentation",
-        ],
-        "this does not fit the text before it",
-        "check the indentation here and in the lines before; text with ': ' needs quotes",
-    ),
-    (
-        &[
-            "expected ',' or",
-            "expected node content",
-            "misplaced bracket",
-        ],
-        "a list or map in brackets is not complete",
-        "check brackets and commas here and before",
-    ),
-    (
-        &["alphabetic or numeric", "unexpected character"],
-        "text begins with a character that has a meaning in YAML",
-        "put the text in quotes, as in value: \"*\"",
-    ),
-    (
-        &[
-            "unknown escape character",
-            "expected hexadecimal",
-            "Unicode character escape",
-        ],
-        "the quoted text contains a '\\' that YAML does not know",
-        "write it as '\\\\', or use single quotes",
-    ),
+    (ESCAPES, messages::yaml_escape),
 ];
+const TABS: &str = "tabs disallowed|tab cannot|found a tab|start with a tab";
+const INDENTATION: &str = "not allowed in this context|simple key|did not find expected key|\
+    wrongly indented|invalid indentation";
+const ESCAPES: &str = "unknown escape character|expected hexadecimal|Unicode character escape";
 
 /// Explains the parser's message for the usual mistakes; other messages are passed on.
 fn scan_error(text: &str, error: &ScanError, whole: &Place) -> Note {
     let (at, info) = (position(error.marker()), error.info());
-    let note = |at, what: &str, remedy| Note::new(&whole.at(at), what, remedy);
+    let note = |at, message| Note::new(&whole.at(at), message);
     if info.contains("recursion limit") {
         return too_deep(&whole.at(at));
     }
     if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
-        let what = "the quote that opens here is not closed";
-        return note(quote, what, "close the quote");
+        return note(quote, messages::yaml_open_quote());
     }
-    let is_one = |words: &[&str]| words.iter().any(|word| info.contains(word));
-    let known = SCAN_ERRORS.iter().find(|(words, ..)| is_one(words));
+    let is_one = |words: &str| words.split('|').any(|words| info.contains(words));
+    let known = SCAN_ERRORS.iter().find(|(words, _)| is_one(words));
     let follows = info.contains("valid YAML whitespace");
-    if (follows || known.is_some_and(|(words, ..)| words.contains(&TAB)))
+    if (follows || known.is_some_and(|(words, _)| *words == TABS))
         && let Some(tab) = tab(text, error.marker(), follows)
     {
-        return note(tab, A_TAB, "indent with spaces");
+        return note(tab, messages::yaml_tab());
     }
-    if let Some(&(_, what, remedy)) = known {
-        return note(at, what, remedy);
-    }
-    let what = format!("this is not YAML: {}", info.escape_debug());
-    let remedy = "check indentation, quotes and brackets here and in the lines before";
-    note(at, &what, remedy)
+    let other = || messages::yaml_other(info.escape_debug());
+    note(at, known.map_or_else(other, |(_, message)| message()))
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind};
 
 use super::BranchIndex;
+use crate::core::message::Message;
+use crate::limits::rules::messages;
 
 /// Maximum bytes of the text of one regular expression.
 pub(crate) const LONGEST: usize = 4 << 10;
@@ -98,31 +100,20 @@ pub(crate) fn is_match(regex: &str, value: &[u8]) -> bool {
 /// Checks one expression.
 ///
 /// # Errors
-/// The expression is invalid: the reason, and the correction.
-pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
+/// The expression is invalid or too large.
+pub(crate) fn check(regex: &str) -> Result<(), Message> {
     if regex.len() > LONGEST {
-        let what = format!("the regular expression has more than {LONGEST} bytes");
-        return Err((what, "write a shorter one, or a set of values"));
+        return Err(messages::regex_too_long(LONGEST));
     }
-    let no_regex = |message: &str| {
-        let what = format!("it is no regular expression: {}", last_line(message));
-        (what, "correct it; the syntax is that of RE2")
-    };
+    let no_regex = |error: &str| messages::no_regex(last_line(error));
     // By itself first: a group that the expression closes is its own.
     if let Err(error) = syntax::parse_with(regex, &syntax_config()) {
         return Err(no_regex(&error.to_string()));
     }
     match build([regex].into_iter(), LARGEST) {
         Ok(_) => Ok(()),
-        Err(None) => {
-            let what =
-                format!("the table of the regular expression needs more than {LARGEST} bytes");
-            Err((what, "repeat less often, or write [0-9A-Za-z_] for \\w"))
-        }
-        Err(Some(error)) if error.contains("word boundar") => {
-            let what = "a word boundary of all letters of Unicode has no table".to_owned();
-            Err((what, "write (?-u:\\b) for ASCII letters"))
-        }
+        Err(None) => Err(messages::regex_too_large(LARGEST)),
+        Err(Some(error)) if error.contains("word boundar") => Err(messages::regex_word_boundary()),
         Err(Some(error)) => Err(no_regex(&error)),
     }
 }
@@ -240,7 +231,7 @@ mod tests {
             (&"a".repeat(LONGEST + 1), "bytes"),
         ] {
             let error = check(regex).expect_err(regex);
-            assert!(error.0.contains(why), "{error:?}");
+            assert!(error.what.contains(why), "{error:?}");
         }
         for regex in ["(a|b)+c", "\\d{1,3}", "", "(?i)bot.*", "[^/]+/v[0-9]+"] {
             assert_eq!(check(regex), Ok(()), "{regex}");

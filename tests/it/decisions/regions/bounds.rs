@@ -62,7 +62,7 @@ fn suffix(algorithm: &Algorithm) -> Vec<u8> {
 /// The numbers for which a warning says how much the regions have together.
 fn warned(problems: &[Problem]) -> HashMap<u64, u64> {
     let read = |problem: &Problem| {
-        let (_, text) = problem.what.split_once("a share of ")?;
+        let (_, text) = problem.message.what.split_once("a share of ")?;
         let (number, text) = text.split_once(" is below 1 and is 1: the regions admit ")?;
         Some((
             number.parse().ok()?,
@@ -117,7 +117,7 @@ proptest! {
             let mut compiled = compiled(&file, region);
             compiled
                 .warnings
-                .retain(|problem| !problem.what.contains("the trial is the same"));
+                .retain(|problem| !problem.message.what.contains("the trial is the same"));
             warnings = warned(&compiled.warnings);
             let amount = amount(&compiled);
             prop_assert_eq!(

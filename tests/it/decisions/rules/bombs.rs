@@ -222,7 +222,10 @@ fn repeated_keys_are_counted_and_not_listed() {
     let compiled =
         compile(&[text("a.yaml", &yaml)], &Options::default()).expect("these are warnings");
     assert_eq!(
-        (compiled.warnings.len(), &*compiled.warnings[20].what),
+        (
+            compiled.warnings.len(),
+            &*compiled.warnings[20].message.what
+        ),
         (21, "2980 more problems in this file are not shown")
     );
 }

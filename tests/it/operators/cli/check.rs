@@ -56,9 +56,10 @@ fn check_prints_json_for_programs() {
         (
             problem["line"].as_u64(),
             problem["column"].as_u64(),
-            problem["severity"].as_str()
+            problem["severity"].as_str(),
+            problem["code"].as_str()
         ),
-        (Some(4), Some(10), Some("warning"))
+        (Some(4), Some(10), Some("warning"), Some("block-as-text"))
     );
     assert_eq!(problem["file"], format!("{path}/a.yaml"));
     assert!(

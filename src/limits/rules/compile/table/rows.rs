@@ -8,6 +8,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::Records;
+use crate::core::message::Message;
 use crate::limits::rules::compile::build::Builder;
 use crate::limits::rules::compile::data::{self, DataFile, LONGEST_VALUE};
 use crate::limits::rules::compile::fields::{self, Section};
@@ -16,6 +17,7 @@ use crate::limits::rules::compile::memory;
 use crate::limits::rules::compile::partial::PartialLimit;
 use crate::limits::rules::compile::problem::{Problems, quoted};
 use crate::limits::rules::limit::{Limit, LimitId, RowAmount, RowMeaning};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{self, Node};
 use crate::limits::rules::table::{NotAdded, Table};
@@ -65,8 +67,8 @@ pub(super) fn read<'a, 'f>(
     layers: &Layers<'_>,
     file: &DataFile<'f>,
 ) -> Option<(Table<RowMeaning>, Vec<Limit>)> {
-    if let Some((what, remedy)) = source::why_not_text(file.text) {
-        return builder.problems.fail(&file.at, what, remedy);
+    if let Some(message) = source::why_not_text(file.text) {
+        return builder.problems.fail(&file.at, message);
     }
     // Of an export for old Macs. A comment would not end before a `\n`.
     let line_end = |&byte: &u8| if byte == b'\r' { b'\n' } else { byte };
@@ -74,9 +76,7 @@ pub(super) fn read<'a, 'f>(
     let with_lines = is_mac.then(|| file.text.iter().map(line_end).collect::<Vec<_>>());
     let mut records = Records::new(with_lines.as_deref().unwrap_or(file.text), &file.at);
     if records.next().is_none() {
-        let what = "the table is empty";
-        let remedy = "write the names of its columns in the first line, such as 'value,plan'";
-        return builder.problems.fail(&file.at, what, remedy);
+        return builder.problems.fail(&file.at, messages::table_is_empty());
     }
     let columns = header(builder.problems, &records)?;
     let mut reading = TableReading {
@@ -97,8 +97,7 @@ pub(super) fn read<'a, 'f>(
     while records.next().is_some() {
         *reading.builder.rows += 1;
         if *reading.builder.rows > MOST_ROWS {
-            let what = format!("all tables together have more than {MOST_ROWS} rows");
-            reading.error(&records.begin(), what, "write fewer rows, or a pattern");
+            reading.error(&records.begin(), messages::too_many_rows(MOST_ROWS));
             break;
         }
         let before = reading.table.meanings().len();
@@ -124,13 +123,15 @@ const MOST_COLUMNS: usize = 64;
 /// name.
 fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
-    if let Some(what) = other_separator(row, |cells| cells.contains(&"value")) {
-        return problems.fail(&row.begin(), what, COMMAS);
+    if let Some(message) = other_separator(row, |cells| cells.contains(&"value")) {
+        return problems.fail(&row.begin(), message);
     }
     let count = row.cells.len();
     if count > MOST_COLUMNS {
-        let what = format!("the first line has {count} cells, and a table at most {MOST_COLUMNS}");
-        return problems.fail(&row.begin(), what, "write the names of the columns in it");
+        return problems.fail(
+            &row.begin(),
+            messages::too_many_columns(count, MOST_COLUMNS),
+        );
     }
     for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
@@ -138,50 +139,41 @@ fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
         let known = Section::Row.keys().find(|known| *known == text);
         let column = match known {
             Some(known) if columns.contains(&known) => {
-                let what = format!("the table has two columns {}", quoted(known));
-                problems.fail(&at, what, "remove one of them")
+                problems.fail(&at, messages::repeated_column(quoted(known)))
             }
             Some(known) => Some(known),
             None => {
-                let remedy = match fields::nearest(&text, Section::Row.keys()) {
-                    Some(near) => format!("write '{near}'"),
-                    None => format!("remove it, or write one of {}", Section::Row.list()),
-                };
-                problems.fail(&at, format!("unknown column {}", quoted(&text)), remedy)
+                let near = fields::nearest(&text, Section::Row.keys());
+                let message = messages::unknown_column(quoted(&text), Section::Row.list());
+                problems.fail(&at, message.or_near(near))
             }
         };
         columns.push(column.unwrap_or_default());
     }
     if !columns.contains(&"value") {
-        let what = "the table has no column 'value'";
-        let remedy = "write the names of the columns in the first line, such as 'value,plan'";
-        return problems.fail(&row.begin(), what, remedy);
+        return problems.fail(&row.begin(), messages::no_column_value());
     }
     Some(columns)
 }
 
 impl TableReading<'_, '_, '_> {
-    fn error(&mut self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
-        self.builder.problems.error(at, what, remedy);
+    fn error(&self, at: &Place, message: Message) {
+        self.builder.problems.error(at, message);
     }
 
     /// Reads a row. `key` is a buffer.
     fn row(&mut self, row: &Records<'_>, key: &mut Vec<u8>) {
         let (own, first) = (row.cells.len(), self.columns.len());
         if own != first {
-            if let Some(what) = other_separator(row, |cells| cells.len() == first) {
-                return self.error(&row.begin(), what, COMMAS);
-            }
+            let message = other_separator(row, |cells| cells.len() == first);
             let cells = if own == 1 { "cell" } else { "cells" };
-            let what = format!("the row has {own} {cells}, and the first line {first}");
-            let remedy = "write a cell for each column, also an empty one, a cell with a comma in \
-                quotes, and numbers without separators";
-            return self.error(&row.begin(), what, remedy);
+            let other = || messages::wrong_cell_count(own, cells, first);
+            return self.error(&row.begin(), message.unwrap_or_else(other));
         }
         for (index, cell) in row.cells.iter().enumerate() {
             let ends_with_quotes = || row.ends_with_quotes(index);
-            if let Some((what, remedy)) = wrong_cell(cell, ends_with_quotes) {
-                return self.error(&row.at(index), what, remedy);
+            if let Some(message) = wrong_cell(cell, ends_with_quotes) {
+                return self.error(&row.at(index), message);
             }
         }
         let name = self.name(row);
@@ -189,8 +181,7 @@ impl TableReading<'_, '_, '_> {
         let text = row.cells.get(self.value).unwrap_or_default();
         let at = row.at(self.value);
         if text.is_empty() {
-            let remedy = "write the value that it is for, or remove the row";
-            return self.error(&at, "the row has no value", remedy);
+            return self.error(&at, messages::row_without_value());
         }
         let value = str::from_utf8(text).unwrap_or_default();
         data::warn_of_odd(self.builder.problems, &at, value);
@@ -200,13 +191,9 @@ impl TableReading<'_, '_, '_> {
             Ok(()) => {}
             Err(NotAdded::Repeated { line }) => {
                 let text = quoted(&String::from_utf8_lossy(text));
-                let what = format!("the value {text} has a row already, in line {line}");
-                self.error(&at, what, "remove one of the two");
+                self.error(&at, messages::repeated_row(text, line));
             }
-            Err(NotAdded::Full) => {
-                let what = "the values of the table have more than 4 GiB";
-                self.error(&row.begin(), what, "write shorter ones");
-            }
+            Err(NotAdded::Full) => self.error(&row.begin(), messages::table_is_full()),
         }
     }
 
@@ -225,10 +212,7 @@ impl TableReading<'_, '_, '_> {
         let problems = self.builder.problems;
         problems.accept(&row.at(column), fields::checked_name(name))?;
         if self.base.replaces.iter().any(|other| **other == *name) {
-            let own = quoted(name);
-            let what = format!("the limit replaces {own}, which would be this row itself");
-            let remedy = "write another name, or remove it from 'replaces'";
-            self.error(&row.at(column), what, remedy);
+            self.error(&row.at(column), messages::row_replaces_itself(quoted(name)));
         }
         let number = self.table.add_name(name)?;
         let (table, hasher) = (&self.table, &self.hasher);
@@ -278,12 +262,9 @@ impl TableReading<'_, '_, '_> {
             entries.push((Node::of_text(&at, column), node));
         }
         let all = Node::of_map(&row.begin(), entries);
-        let problems = self.builder.problems;
-        problems.read_row(true);
-        let layer = fields::read(problems, &all, Section::Row)
-            .and_then(|fields| PartialLimit::read_of_many(problems, &fields));
-        problems.read_row(false);
-        layer
+        let problems = &self.builder.problems.in_row();
+        let fields = fields::read(problems, &all, Section::Row)?;
+        PartialLimit::read_of_many(problems, &fields)
     }
 
     fn resolve(&mut self, row: &Records<'_>, layer: &PartialLimit) -> Option<RowMeaning> {
@@ -327,11 +308,10 @@ impl TableReading<'_, '_, '_> {
         let layer = plan.layer.as_ref()?;
         let name_of_plan = layer.name.as_ref();
         if let Some(own) = name_of_plan.filter(|own| self.base.replaces.contains(own)) {
-            let own = quoted(own);
-            let what =
-                format!("the limit replaces {own}, which is the name of the plan of this row");
-            let remedy = "give the plan another name, or remove it from 'replaces'";
-            return self.builder.problems.fail(at, what, remedy);
+            return self
+                .builder
+                .problems
+                .fail(at, messages::plan_replaces_itself(quoted(own)));
         }
         let mut own = vec![layer];
         own.extend(self.layers.own.first());
@@ -355,10 +335,8 @@ impl TableReading<'_, '_, '_> {
     }
 }
 
-const COMMAS: &str = "separate them by commas, as an export as CSV in English does";
-
 /// The error for a line whose one cell has the cells that are meant, separated by something else.
-fn other_separator(row: &Records<'_>, are_meant: impl Fn(&[&str]) -> bool) -> Option<String> {
+fn other_separator(row: &Records<'_>, are_meant: impl Fn(&[&str]) -> bool) -> Option<Message> {
     let text = str::from_utf8(row.cells.get(0)?).ok();
     let text = text.filter(|_| row.cells.len() == 1)?;
     let separates = |separator: &char| {
@@ -367,24 +345,19 @@ fn other_separator(row: &Records<'_>, are_meant: impl Fn(&[&str]) -> bool) -> Op
         text.contains(*separator) && are_meant(&cells)
     };
     let separator = [';', '\t', '|'].into_iter().find(separates)?;
-    Some(format!("the cells are separated by {separator:?}"))
+    Some(messages::other_separator(format_args!("{separator:?}")))
 }
 
 /// Why a cell is invalid. `ends_with_quotes`: a missing quote is noticed where the cell continues
 /// in the next line.
-fn wrong_cell(
-    cell: &[u8],
-    ends_with_quotes: impl FnOnce() -> bool,
-) -> Option<(String, &'static str)> {
+fn wrong_cell(cell: &[u8], ends_with_quotes: impl FnOnce() -> bool) -> Option<Message> {
     if cell.contains(&b'\n') && !ends_with_quotes() {
-        let what = "the cell goes over several lines".to_owned();
-        Some((what, "close its quotes, or write \"\" for a quote in it"))
+        Some(messages::cell_of_many_lines())
     } else if cell.len() > LONGEST_VALUE {
-        let what = format!("the cell has more than {LONGEST_VALUE} bytes");
-        Some((what, "write a shorter one"))
+        Some(messages::cell_too_long(LONGEST_VALUE))
     } else {
-        str::from_utf8(cell).err()?;
-        let what = "the cell is not UTF-8".to_owned();
-        Some((what, "write the file in UTF-8"))
+        str::from_utf8(cell)
+            .err()
+            .map(|_| messages::cell_not_utf8())
     }
 }
