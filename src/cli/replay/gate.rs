@@ -213,14 +213,16 @@ impl Gate<'_> {
         is_replaced
     }
 
-    /// A domain in which descriptors may find other limits.
+    /// A domain in which descriptors may find other ones of the limits that both have.
     fn domain(&self, domain: &str) -> Option<String> {
+        let is_common = |limit: &Limit| self.named(&name_of(limit)).iter().all(Option::is_some);
         let differs = |pair: &&[Option<LimitId>; 2]| {
             let limit = |side: usize| pair[side].map(|id| self.rules[side].limit(id));
             let [before, after] = [0, 1].map(limit);
             let found = before.or(after);
             found.is_some_and(|limit| OneLine(&limit.domain).to_string() == domain)
                 && before.map(name_of) != after.map(name_of)
+                && before.into_iter().chain(after).all(is_common)
         };
         let seen = self.evidence.pairs.iter().find(differs);
         let reason = || format!("no row finds another limit of {domain}, which differs");
