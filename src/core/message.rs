@@ -1,4 +1,4 @@
-//! Messages about mistakes in limits: each is a row of a table, with a code and its sentences.
+//! Messages about mistakes in limits: each has a code, and its sentences are a row of a table.
 
 use std::fmt;
 
@@ -47,8 +47,8 @@ impl fmt::Display for Message {
     }
 }
 
-/// A table of messages. A row has a name and arguments, the mistake, and the correction; the code is
-/// the name, or another one after `as`. Each row is a function that returns a [`Message`].
+/// A table of messages. A row has a name and arguments, the mistake, and the correction. The code
+/// is the name, or another one after `as`. Each row is a function that returns a [`Message`].
 macro_rules! messages {
     (@code $name:ident) => { $crate::core::message::Code(stringify!($name)) };
     (@code $name:ident $code:ident) => { $crate::core::message::Code(stringify!($code)) };

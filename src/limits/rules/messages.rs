@@ -115,7 +115,7 @@ messages! {
         "limits are in files that begin with 'domain:' and 'descriptors:', which a ConfigMap has \
         below 'data'";
     manifest_with_data(kind) as manifest => "this is a manifest of Kubernetes, of kind {kind}, and \
-        no file of limits", "write what is below 'data' into files, as a mount of it does";
+        no file of limits", "write each text below 'data' into a file of its own";
 
     // Domains.
     no_domain() => "the file has no domain", "write 'domain: ' and the domain that Envoy sends";
@@ -175,17 +175,17 @@ messages! {
         "write its options into the file that CONFIG_GRPC_XDS_OVERLAY_FILE names";
 
     unusable_resource(error) => "{error}",
-        "mend it in the control plane; until then its last good version stays in force, if there \
-        is one";
+        "correct it in the control plane; until then its last good version stays in force, if \
+        there is one";
 
     // Files of values.
     value_too_long(most) => "the value has more than {most} bytes", "write a shorter one";
     value_not_utf8() => "the value is not UTF-8", "write the file in UTF-8";
-    value_is_formula() => "the value is a formula of a spreadsheet, and is only found with it",
-        "remove the formula if it is not meant";
-    value_with_invisible_character() => "the value has an invisible character, and is only found \
-        with it", "remove the character if it is not meant";
-    value_with_blank() => "the value begins or ends with a blank, and is only found with it",
+    value_is_formula() => "the value is a formula of a spreadsheet, and requests match only with \
+        it", "remove the formula if it is not meant";
+    value_with_invisible_character() => "the value has an invisible character, and requests match \
+        only with it", "remove the character if it is not meant";
+    value_with_blank() => "the value begins or ends with a blank, and requests match only with it",
         "remove the blank if it is not meant";
 
     // Keys of maps.
@@ -345,12 +345,12 @@ messages! {
         group would be larger", "write at least {longest}, or 'share_threshold: true'";
     values_without_match() => "a list of values needs 'match: set' or 'match: cidr'",
         "write 'match: set', or 'match: cidr' for networks";
-    set_of_value() => "a set has 'values' in place of 'value'",
+    set_of_value() => "a set has 'values' instead of 'value'",
         "write 'values: [...]', or 'values_file: ' and the name of a file";
     no_values(kind) => "there are no {kind}",
         "write 'values: [...]', or 'values_file: ' and the name of a file";
     values_are_empty(kind) as no_values => "there are no {kind}",
-        "write one at least, or remove the descriptor";
+        "write at least one, or remove the descriptor";
     too_many_values(most) => "all sets together have more than {most} values",
         "write fewer values, or a pattern";
     value_next_to_networks() => "'value' is next to a list of networks",
@@ -375,7 +375,7 @@ messages! {
         "remove '{key}', or remove 'unlimited'";
     unlimited_with_usage() as unlimited_with => "an unlimited limit has no track_usage",
         "remove 'track_usage', or write a large 'requests_per_unit' and 'on_store_failure: allow' \
-        in place of 'unlimited'";
+        instead of 'unlimited'";
     ignored_unit_of_unlimited() => "an unlimited limit has no unit; it is ignored", "remove 'unit'";
     ignored_requests_of_unlimited() => "'requests_per_unit' has no meaning with 'unlimited' and is \
         ignored", "remove one of them";
@@ -527,7 +527,7 @@ messages! {
     lease_with_usage() => "a limit with 'track_usage' has no 'lease': its usage is recorded with \
         each decision of the store", "remove one of the two";
     lease_with_trial() => "'lease' saves nothing with 'trial', which asks the store for each hit",
-        "remove 'trial' once it has told enough, or 'lease'";
+        "remove 'lease', or remove 'trial' at its end";
     lease_all_or_none() => "a domain with 'commit: all_or_none' has no 'lease': its requests are \
         decided in one step of the store", "remove 'lease', or write 'commit: each' for the domain";
     lease_all_or_none_by_setting() as lease_all_or_none => "with \
