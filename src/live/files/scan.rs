@@ -323,15 +323,15 @@ impl Walk {
         let Fingerprint { files, problems } = &mut self.scan.found;
         let is_too_long = |file: &&LimitFile| file.version.size > file.max_bytes();
         problems.extend(files.iter().filter(is_too_long).map(LimitFile::too_long));
-        let all: [(_, _, fn(u64) -> Message); 2] = [
-            (false, MAX_TOTAL_BYTES, messages::files_above_maximum),
-            (true, MAX_TABLE_BYTES, messages::tables_above_maximum),
-        ];
-        for (are_tables, max, message) in all {
+        for (are_tables, max) in [(false, MAX_TOTAL_BYTES), (true, MAX_TABLE_BYTES)] {
             let files = files.iter().filter(|file| file.is_table() == are_tables);
             let bytes = files.fold(0_u64, |sum, file| sum.saturating_add(file.version.size));
             if bytes > max {
-                problems.push(problem(&self.root, message(max >> 20)));
+                let message = match are_tables {
+                    false => messages::files_above_maximum(max >> 20),
+                    true => messages::tables_above_maximum(max >> 20),
+                };
+                problems.push(problem(&self.root, message));
             }
         }
     }

@@ -182,8 +182,10 @@ impl Unmatched {
         let domains = kept.domains.iter().filter(|(domain, _)| is_asked(domain));
         let mut domains: Vec<_> = domains.collect();
         domains.sort_by(|(one, a), (other, b)| b.seen.cmp(&a.seen).then_with(|| one.cmp(other)));
-        let report = |(domain, samples): (&Box<[u8]>, &Samples)| samples.report(domain);
-        domains.into_iter().map(report).collect()
+        let domains = domains.into_iter();
+        domains
+            .map(|(domain, samples)| samples.report(domain))
+            .collect()
     }
 }
 

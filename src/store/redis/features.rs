@@ -15,8 +15,11 @@ pub(crate) const KEY: &str = "{key}";
 /// each command that changes nothing.
 pub(crate) type Purpose = (&'static str, &'static [Query]);
 
-/// All features: whether a check needs one, and its commands.
-pub(crate) static FEATURES: [(fn(&Check) -> bool, Purpose); 3] = [
+/// Whether a check needs a feature.
+type IsNeeded = fn(&Check) -> bool;
+
+/// All features, with their commands.
+pub(crate) static FEATURES: [(IsNeeded, Purpose); 3] = [
     (|check| check.algorithm.counts_in_flight(), CONCURRENCY),
     (Check::has_holds, RESERVATIONS),
     (Check::is_tracked, USAGE),
@@ -57,7 +60,7 @@ const RESERVATIONS: Purpose = (
 /// The index of usage, of limits with `track_usage`.
 const USAGE: Purpose = (
     "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
-             cannot be read",
+        cannot be read",
     &[
         &["ZADD", KEY, "XX", "0", "x"],
         &["ZREMRANGEBYRANK", KEY, "0", "0"],

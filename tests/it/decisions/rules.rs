@@ -483,7 +483,9 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
             true => outcome_of_overlay(&files[0], &options),
             false => outcome(&files, &options),
         };
-        problems.iter().for_each(|problem| messages.add(problem));
+        for problem in &problems {
+            messages.add(problem);
+        }
         let lines = problems.iter().map(show_problem).chain(limits);
         let options = first.starts_with("options:").then_some(first);
         let lines = options.map(str::to_owned).into_iter().chain(lines);

@@ -201,6 +201,11 @@ async fn a_load_that_cannot_show_anything_fails() {
             "{arguments:?} {printed}"
         );
     }
+}
+
+/// An error is counted, and is no fast answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_a_load_have_a_bound() {
     let (_toy, address) = Toy::start(Fault::Error).await;
     for (most, code) in [("0", 1), ("1", 0)] {
         let arguments = [

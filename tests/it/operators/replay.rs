@@ -454,11 +454,20 @@ const ROWS: &str = "value,unit,requests_per_unit,shadow_mode\nann,day,3,false\nz
 const REPLACING: &str = "- { key: user, rate_limit: { unit: day, requests_per_unit: 3, replaces: \
     [{ name: p }] } }\n- { key: path, rate_limit: { unit: day, requests_per_unit: 3, name: p } }\n";
 
+/// A row of [`DIFFERENCES`].
+type Case = (
+    &'static [&'static str],
+    &'static str,
+    (&'static str, &'static str),
+    &'static [&'static str],
+    Option<&'static str>,
+);
+
 /// Limits and rows of a table, what the second configuration has in the place of a text of them,
 /// the templates, and the reason for which the comparison shows nothing. All that `weir check
 /// --diff` reports is here.
 #[rustfmt::skip]
-const DIFFERENCES: &[(&[&str], &str, (&str, &str), &[&str], Option<&str>)] = &[
+const DIFFERENCES: &[Case] = &[
     (&[TABLE], ROWS, ("ann,day,3", "ann,day,2"), &["user={user}"], None),
     (&[TABLE], ROWS, ("ann,day,3", "ann,hour,3"), &["user={user}"], None),
     (&[TABLE], ROWS, ("zed,day,3", "zed,day,2"), &["user={user}"],

@@ -380,7 +380,8 @@ impl<'a, 'f> Builder<'a, 'f> {
                 return None;
             };
             if let Some(error) = errors.into_iter().next() {
-                self.problems.in_layer(at, source).error(at, error.message);
+                let message = messages::with_layer_left_out(error.message, source);
+                self.problems.warning(at, message);
             }
         }
         None

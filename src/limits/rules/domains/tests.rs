@@ -469,6 +469,10 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         );
         assert_eq!(problems.lines().count(), 1, "{problems}");
     }
+}
+
+#[test]
+fn problems_of_whole_resources_are_bounded() {
     let unnamed = [("r", vec![node("a", "", None)]), ("s", Vec::new())];
     let unnamed = unnamed.map(|(name, descriptors)| resource(name, "", descriptors));
     assert_eq!(

@@ -395,8 +395,11 @@ fn tab(text: &str, mark: &Marker, follows: bool) -> Option<(u32, u32)> {
     Some((number as u32 + 1, column as u32 + 1))
 }
 
+/// Words of the parser, and the message for them.
+type ScanMessage = (&'static str, fn() -> Message);
+
 /// The parser's messages for common mistakes, in any of these words.
-const SCAN_ERRORS: [(&str, fn() -> Message); 7] = [
+const SCAN_ERRORS: [ScanMessage; 7] = [
     ("unknown anchor", messages::yaml_anchor),
     (TABS, messages::yaml_tab),
     ("unexpected end of stream", messages::yaml_quotes),

@@ -6,21 +6,21 @@ use super::{stderr, stdout, weir};
 use crate::support::wait::eventually;
 use crate::support::{self, RedisServer, Weir, ports};
 
+/// The code of `weir health` and its text.
+fn health(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = [&["health"], arguments].concat();
+    if !command.contains(&"--timeout-ms") {
+        command.push("--timeout-ms=20000");
+    }
+    let output = weir(&command, environment);
+    (output.status.code(), stdout(&output) + &stderr(&output))
+}
+
 #[tokio::test]
 async fn health_is_an_exit_code_over_http_and_grpc() {
     let service = Weir::start(support::DEMO, &[("DRAIN_DELAY", "30s")]);
-    let (grpc, http) = (
-        service.grpc_addr().port().to_string(),
-        service.http_addr().port().to_string(),
-    );
-    let health = |arguments: &[&str], environment: &[(&str, &str)]| {
-        let mut command = [&["health"], arguments].concat();
-        if !command.contains(&"--timeout-ms") {
-            command.push("--timeout-ms=20000");
-        }
-        let output = weir(&command, environment);
-        (output.status.code(), stdout(&output) + &stderr(&output))
-    };
+    let addresses = [service.grpc_addr(), service.http_addr()];
+    let [grpc, http] = addresses.map(|address| address.port().to_string());
     let healthy = (Some(0), "healthy\n".to_owned());
     assert_eq!(health(&["--port", &http], &[]), healthy);
     let in_memory = "unhealthy: the service counts in memory, without Redis\n";
