@@ -16,6 +16,7 @@
 //! arguments and in the reply.
 
 mod read;
+mod row;
 pub(super) mod sections;
 mod write;
 

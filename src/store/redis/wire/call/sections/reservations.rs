@@ -12,7 +12,7 @@ use crate::core::time::Span;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::Check;
 use crate::limits::plan::features::reservations::{self, Reservation};
-use crate::store::redis::wire::call::read::CheckRow;
+use crate::store::redis::wire::call::row::CheckRow;
 use crate::store::redis::wire::call::{
     Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, integer, numbers, pack, pack_short,
 };
