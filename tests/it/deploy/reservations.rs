@@ -59,13 +59,9 @@ fn left(weir: &Weir, user: &str) -> u64 {
 
 /// The number of settlements with this result.
 fn settlements(weir: &Weir, result: &str) -> u64 {
-    let page = weir.get("/metrics").1;
-    let of_result = |line: &&str| {
-        line.starts_with("weir_settlements_total{") && line.contains(&format!("\"{result}\""))
-    };
-    let line = page.lines().find(of_result);
-    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.unwrap_or_else(|| panic!("no settlements: {page}"))
+    let label = format!("result=\"{result}\"");
+    let sum = weir.metric_sum("weir_settlements_total", &label);
+    sum.expect("settlements") as u64
 }
 
 /// Sends a request with an estimate and an answer with a cost, where they are not empty. Returns

@@ -93,23 +93,9 @@ fn counted(redis: &RedisServer, part: &str) -> usize {
 
 /// The value of a metric, summed over services and over all series that contain `label`.
 fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
-    let value = |line: &str| {
-        let (series, value) = line.rsplit_once(' ')?;
-        let of_name = series.strip_prefix(name)?;
-        ((of_name.is_empty() || of_name.starts_with('{')) && of_name.contains(label))
-            .then(|| value.parse::<f64>().ok())?
-    };
-    services
-        .iter()
-        .map(|service| {
-            service
-                .get("/metrics")
-                .1
-                .lines()
-                .filter_map(value)
-                .sum::<f64>() as u64
-        })
-        .sum()
+    let sums = services.iter();
+    let sums = sums.filter_map(|service| service.metric_sum(name, label));
+    sums.map(|sum| sum as u64).sum()
 }
 
 /// tests/README.md lists every goal of the code, and no other.

@@ -184,6 +184,22 @@ impl Weir {
         })
     }
 
+    /// The sum of the series of a metric that have this text in their labels; `None` without one.
+    pub fn metric_sum(&self, name: &str, label: &str) -> Option<f64> {
+        let page = self.get("/metrics").1;
+        let value = |line: &str| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let labels = series.strip_prefix(name)?;
+            let is_one = labels.is_empty() || labels.starts_with('{');
+            value
+                .parse()
+                .ok()
+                .filter(|_| is_one && labels.contains(label))
+        };
+        let values = page.lines().filter_map(value);
+        values.reduce(|sum: f64, value| sum + value)
+    }
+
     /// The lines logged so far.
     pub fn logs(&self) -> Vec<String> {
         self.log.lines()

@@ -109,17 +109,9 @@ impl Caller {
     }
 }
 
-/// The settlements of all limits that had this result, from one scrape.
-fn settlements(weir: &Weir, result: &str) -> f64 {
-    let page = weir.get("/metrics").1;
-    let suffix = format!(",result=\"{result}\"}} ");
-    let series = page.lines().filter_map(|line| {
-        line.strip_prefix("weir_settlements_total{")?
-            .split_once(&suffix)
-    });
-    series
-        .map(|(_, count)| count.parse::<f64>().expect("a number"))
-        .sum()
+/// The settlements of all limits that had this result.
+fn settlements(weir: &Weir, result: &str) -> Option<f64> {
+    weir.metric_sum("weir_settlements_total", &format!("result=\"{result}\""))
 }
 
 /// A replica is killed while callers reserve and settle: they send again what it has not answered
@@ -163,7 +155,7 @@ async fn a_replica_is_killed() {
             caller.other.is_none() && of_killed
         }));
     }
-    let is_busy = || (settlements(&killed, "matched") >= 10.0).then_some(());
+    let is_busy = || (settlements(&killed, "matched") >= Some(10.0)).then_some(());
     assert!(eventually_async(is_busy).await.is_some());
     killed.signal("KILL");
     killed.wait();
@@ -177,7 +169,7 @@ async fn a_replica_is_killed() {
         .map(|(key, sum)| (key.clone(), sum.load(Ordering::Relaxed)))
         .collect();
     until_used(&mut stays.client().await, &charged).await;
-    let repeated = settlements(&stays, "repeated");
+    let repeated = settlements(&stays, "repeated").expect("series");
     assert!(
         repeated > 1.0,
         "{repeated} settlements were made and not answered"
