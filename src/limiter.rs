@@ -301,10 +301,12 @@ impl Limiter {
         };
         let _ = self.failure_policies.local().reset(key);
         for checks in [checks, raised] {
-            self.denial_cache
-                .iter()
-                .for_each(|cache| cache.forget(checks));
-            self.leases.iter().for_each(|leases| leases.forget(checks));
+            if let Some(cache) = &self.denial_cache {
+                cache.forget(checks);
+            }
+            if let Some(leases) = &self.leases {
+                leases.forget(checks);
+            }
         }
         existed
     }

@@ -26,7 +26,7 @@ pub struct Reserved {
 
 impl Parts {
     /// The reservations of descriptors by their index, where there are some and the store answers.
-    /// Of the first [`MOST_INSPECTED`] counters with reservations.
+    /// Reads the first [`MOST_INSPECTED`] counters of limits with reservations.
     pub(super) async fn reserved(&self, plan: &Plan) -> Vec<(usize, Reserved)> {
         let with_holds = plan.slots.iter().enumerate().filter_map(|(index, slot)| {
             let Disposition::Checked(planned) = &slot.disposition else {

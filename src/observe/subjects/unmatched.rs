@@ -57,8 +57,9 @@ impl Default for Quota {
 impl Quota {
     /// Begins the next second.
     pub(super) fn renew(&self) {
-        let all = self.0.iter();
-        all.for_each(|taken| taken.store(0, Ordering::Relaxed));
+        for taken in &self.0 {
+            taken.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Takes one sample; false: there were enough in this second.

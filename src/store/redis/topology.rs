@@ -246,8 +246,9 @@ impl Deployment {
     /// Notes the features that a request needs.
     pub(crate) fn note_uses(&self, request: &Request) {
         if request.checks.may_have_features() {
-            let picked = request.picked.iter();
-            picked.for_each(|picked| features::note(&self.uses, &request.checks[picked.index]));
+            for picked in &request.picked {
+                features::note(&self.uses, &request.checks[picked.index]);
+            }
         }
     }
 

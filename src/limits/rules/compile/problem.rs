@@ -116,9 +116,9 @@ impl fmt::Display for Problem {
             0 => format!("{file}: {}", self.path),
             line => format!("{file}:{line}:{}", self.column),
         };
-        let Message { what, remedy, .. } = &self.message;
-        let [at, what, remedy] = [&at, what, remedy].map(|text| OneLine(text));
-        write!(formatter, "{at}: {severity}: {what}; {remedy}")
+        let [at, message] = [at, self.message.to_string()];
+        let (at, message) = (OneLine(&at), OneLine(&message));
+        write!(formatter, "{at}: {severity}: {message}")
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) struct Problems {
     site: Site,
 }
 
-/// Where the values are that are being read.
+/// Place of the values that are read.
 #[derive(Clone, Default)]
 enum Site {
     /// In a map, after their keys.
