@@ -38,10 +38,10 @@ use crate::net::clock;
 use crate::net::rare::rare;
 use crate::observe::metrics::Tallies;
 use crate::observe::traces::TraceSpan;
-use crate::store::{Budget, Memory, Store};
+use crate::store::{Memory, Store};
 pub(crate) use deadline::less_margin;
-use delays::is_shaped;
 pub(crate) use delays::longest_delay;
+use delays::{Delay, is_shaped};
 pub use denial_cache::DenialCache;
 use draft::Draft;
 pub use failure_policies::FailurePolicies;
@@ -55,8 +55,9 @@ use traces::end_trip;
 pub struct Options {
     /// The longest wait for the store, also for callers with a longer deadline or without one.
     pub store_timeout: Duration,
-    /// The most requests of one worker that shapers hold at a time. Each costs about as much memory
-    /// as a request in flight. A further request that would have to wait is refused.
+    /// The most requests of one worker that shapers may delay and that are under way. Each costs
+    /// about as much memory as any request in flight. A further one that would have to wait is
+    /// refused.
     pub max_waiting: usize,
 }
 
@@ -71,8 +72,8 @@ impl Default for Options {
     }
 }
 
-/// The longest wait for the reset of a counter. An operator waits longer than a request.
-const RESET_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest wait for a query or a reset by an operator, who waits longer than a request.
+const OPERATOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Decides the checks of requests.
 #[derive(Clone, Debug)]
@@ -130,13 +131,14 @@ impl Decide<'_> {
             Self::Now(decided) => return std::mem::take(decided),
             Self::Later(later) => later,
         };
-        match draft {
-            Some(draft) => Decided {
-                decisions: limiter.complete(draft).await,
-                places: None,
-            },
-            None => rare(limiter.decide_in_task(*of)).await,
+        let Some(draft) = draft else {
+            return rare(limiter.decide_in_task(*of)).await;
+        };
+        let (decisions, places) = (limiter.complete(draft).await, None);
+        if let Some(delay) = draft.delay.take() {
+            rare(delay.pass()).await;
         }
+        Decided { decisions, places }
     }
 }
 
@@ -172,16 +174,14 @@ impl Limiter {
             let places = self.places(of, &decisions);
             return Decide::Now(Decided { decisions, places });
         }
-        let mut draft = None;
+        let (limiter, mut draft) = (self, None);
         if !of.checks.moves_places() {
-            let mut drafted = self.draft(of);
-            if drafted.to_send.is_empty() {
-                let (decisions, places) = (drafted.decisions(), None);
+            let draft = draft.insert(self.draft(of));
+            if draft.to_send.is_empty() {
+                let (decisions, places) = (draft.decisions(), None);
                 return Decide::Now(Decided { decisions, places });
             }
-            draft = Some(drafted);
         }
-        let limiter = self;
         Decide::Later(Later { limiter, of, draft })
     }
 
@@ -213,20 +213,19 @@ impl Limiter {
         }
     }
 
-    /// Decides the open checks of a draft, by the store or by failure policies, and delays the
-    /// request if a shaper does.
+    /// Decides the open checks of a draft, by the store or by failure policies, and notes the delay
+    /// of the request in it.
     async fn complete(&self, draft: &mut Draft<'_>) -> Decisions {
         let (of, checks, began) = (draft.of, draft.of.checks, draft.began);
         let is_shaped = is_shaped(checks);
-        let permit = if is_shaped {
-            self.delay_permits.try_acquire().ok()
-        } else {
-            None
-        };
+        let mut permit = None;
         let mut budget = self.budget(began, of.timeout);
-        if is_shaped && permit.is_none() {
-            // A shaper refuses a request that would have to wait.
-            budget.max_wait = Span::ZERO;
+        if is_shaped {
+            permit = Arc::clone(&self.delay_permits).try_acquire_owned().ok();
+            if permit.is_none() {
+                // A shaper refuses a request that would have to wait.
+                budget.max_wait = Span::ZERO;
+            }
         }
 
         let tallies = of.tallies.filter(|_| checks.has_effects());
@@ -250,34 +249,12 @@ impl Limiter {
         });
         of.observe(effects.iter().copied());
         decisions.add_effects(effects);
-        if !(is_shaped || checks.has_holds()) {
-            return decisions;
+        if checks.has_holds() {
+            rare(self.undo(store, of, &budget, &mut decisions)).await;
         }
-        // Boxed with the decisions, which would have two places in the future of each call.
-        rare(self.finish(store, draft, &budget, decisions)).await
-    }
-
-    /// Ends a decision that delays its request, or that may have to give back what it holds.
-    async fn finish(
-        &self,
-        store: &Store,
-        draft: &Draft<'_>,
-        budget: &Budget,
-        mut decisions: Decisions,
-    ) -> Decisions {
-        let (checks, began) = (draft.of.checks, draft.began);
-        self.undo(store, draft.of, budget, &mut decisions).await;
-        // A request with places is delayed after its task.
-        let delay = if checks.moves_places() {
-            Span::ZERO
-        } else {
-            longest_delay(checks, &decisions[..checks.len()])
-        };
-        // A sleep takes a tick of the timer even when its time has come already.
-        if delay > Span::ZERO {
-            let delayed_until = Instant::now() + Duration::from(delay);
+        if is_shaped {
             let latest = began + Duration::from(budget.max_wait);
-            tokio::time::sleep_until(delayed_until.min(latest)).await;
+            draft.delay = Delay::of(checks, &decisions[..checks.len()], latest, permit);
         }
         decisions
     }
@@ -294,7 +271,10 @@ impl Limiter {
         index: CheckIndex,
         raised: &Checks,
     ) -> Result<bool, StoreError> {
-        let (key, deadline) = (checks.key(&checks[index]), Instant::now() + RESET_TIMEOUT);
+        let (key, deadline) = (
+            checks.key(&checks[index]),
+            Instant::now() + OPERATOR_TIMEOUT,
+        );
         let existed = match &self.store {
             Store::Memory(memory) => Ok(memory.reset(key)),
             Store::Redis(redis) => redis.reset(checks, index, deadline).await,
@@ -409,5 +389,84 @@ mod tests {
             Some(true),
             "shadow mode does not hold"
         );
+    }
+
+    /// A check of a limit of requests in flight, by request `id`, and of a shaper whose next slot
+    /// is half an hour later.
+    fn shaped_with_place(id: &str) -> Arc<Checks> {
+        let rate = |requests_per_unit| Rate {
+            requests_per_unit,
+            unit: Unit::Hour,
+            unit_multiplier: 1,
+        };
+        let made = |kind, requests, max_delay, max_duration| {
+            let options = AlgorithmOptions {
+                kind,
+                max_delay,
+                max_duration,
+                ..AlgorithmOptions::default()
+            };
+            Algorithm::try_new(&rate(requests), &options).expect("an algorithm")
+        };
+        let hour = Some(Span::from_secs(3_600));
+        let checks = Checks::of(
+            [
+                made(AlgorithmKind::LeakyBucket, 2, hour, None),
+                made(AlgorithmKind::Concurrency, 100, None, hour),
+            ]
+            .map(|algorithm| {
+                let key = algorithm.spec().name.as_bytes();
+                (key, Check::new(algorithm, 1, Modes::default()))
+            }),
+        );
+        Arc::new(checks.with_holder(CheckIndex(1), id.as_bytes()))
+    }
+
+    /// Such a call is dropped if too many wait already.
+    #[tokio::test]
+    async fn a_call_that_was_polled_once_acquires_nothing() {
+        let limiter = Limiter::of(Store::Memory(Memory::new(memory::Options::default())));
+        let (checks, span) = (shaped_with_place("a"), TraceSpan::default());
+        let mut decide = limiter.decide(Undecided {
+            checks: &checks,
+            timeout: None,
+            span: &span,
+            tallies: None,
+        });
+        assert!(decide.wait().now_or_never().is_none());
+        let tasks = tokio::runtime::Handle::current().metrics();
+        assert_eq!(tasks.num_alive_tasks(), 0);
+    }
+
+    /// A request with a place counts as one that is delayed while it is.
+    #[tokio::test(start_paused = true)]
+    async fn delayed_requests_with_places_are_bounded() {
+        let policies = FailurePolicies::new(&failure_policies::Options::default());
+        let options = Options {
+            max_waiting: 1,
+            ..Options::default()
+        };
+        let store = Store::Memory(Memory::new(memory::Options::default()));
+        let limiter = Limiter::new(None, store, policies, options);
+        let span = TraceSpan::default();
+        let decide = async |id: &str| {
+            let checks = shaped_with_place(id);
+            let mut decide = limiter.decide(Undecided {
+                checks: &checks,
+                timeout: Some(Duration::from_secs(5_000)),
+                span: &span,
+                tallies: None,
+            });
+            decide.wait().await.decisions[0].allows()
+        };
+        assert!(decide("a").await, "a free slot");
+        let delayed = std::pin::pin!(decide("b"));
+        let delayed = tokio::time::timeout(Duration::from_secs(1), delayed);
+        let (delayed, other) = tokio::join!(delayed, async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            decide("c").await
+        });
+        assert!(delayed.is_err(), "the next slot is in half an hour");
+        assert!(!other, "one request is delayed already");
     }
 }

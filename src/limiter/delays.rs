@@ -1,8 +1,43 @@
 //! Delays of requests by shapers.
 
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until};
+
 use crate::core::answer::Decision;
 use crate::core::time::Span;
 use crate::limits::plan::Checks;
+
+/// The wait of a request that is decided.
+#[derive(Debug)]
+pub(super) struct Delay {
+    until: Instant,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Delay {
+    /// The delay of a request that is decided now and has to be answered by `latest`; `None` if it
+    /// has none.
+    pub(super) fn of(
+        checks: &Checks,
+        decisions: &[Decision],
+        latest: Instant,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Option<Self> {
+        let delay = longest_delay(checks, decisions);
+        // A sleep takes a tick of the timer even when its time has come already.
+        (delay > Span::ZERO).then(|| Self {
+            until: latest.min(Instant::now() + Duration::from(delay)),
+            _permit: permit,
+        })
+    }
+
+    /// Waits for its end.
+    pub(super) async fn pass(self) {
+        sleep_until(self.until).await;
+    }
+}
 
 /// Whether a check may delay its request.
 pub(super) fn is_shaped(checks: &Checks) -> bool {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::delays::Delay;
 use super::{DenialCache, Draws, Limiter, Undecided};
 use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects};
 use crate::core::verdict::{StoreError, Verdict};
@@ -33,6 +34,8 @@ pub(super) struct Draft<'c> {
     pub(super) sent_as: Option<Arc<Checks>>,
     /// Hits that were drawn ahead, if they have a part in it.
     pub(super) draws: Option<Box<Draws<'c>>>,
+    /// The delay of the request, if it is decided and a shaper delays it.
+    pub(super) delay: Option<Delay>,
 }
 
 impl Limiter {
@@ -48,6 +51,7 @@ impl Limiter {
             to_send: checks.all(),
             sent_as: None,
             draws: self.draws(checks, began),
+            delay: None,
         };
         let ahead = draft.use_draws();
         if let Some(denial_cache) = &self.denial_cache {

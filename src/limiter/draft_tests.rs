@@ -202,7 +202,7 @@ async fn held_hits_answer_where_the_store_or_the_cache_does_not() {
     draft.answer(&limiter, &[Err(ERROR)]);
     assert_eq!((&*draft.letters(), draft.sent()), ("l", vec![]));
     drop(draft);
-    decide(&limiter, &a, 7);
+    decide(&limiter, &a, 12);
     let held = |limiter: &Limiter| limiter.leased(&a, CheckIndex(0));
     let left = held(&limiter);
     assert!(left > 0);
@@ -213,6 +213,24 @@ async fn held_hits_answer_where_the_store_or_the_cache_does_not() {
     assert_eq!((&*draft.letters(), draft.sent()), ("o", vec![(0, 1)]));
     drop(draft);
     assert_eq!(held(&limiter), left);
+}
+
+/// A draw is refused for longer than its check alone.
+#[tokio::test(start_paused = true)]
+async fn the_cache_keeps_no_refusal_of_a_draw_that_held_hits_answer() {
+    let (limiter, span, a) = (limiter().await, TraceSpan::default(), one("a", true));
+    decide(&limiter, &a, 15);
+    let mut draft = limiter.draft(of(&a, &span));
+    assert!(draft.sent()[0].1 > 1, "{:?}", draft.sent());
+    let refused = Verdict {
+        used: 1_900,
+        ..verdict(false, 0)
+    };
+    draft.answer(&limiter, &[Ok(refused)]);
+    assert_eq!(draft.letters(), "l");
+    for letters in ["l", "o"] {
+        assert_eq!(limiter.draft(of(&a, &span)).letters(), letters);
+    }
 }
 
 #[tokio::test(start_paused = true)]

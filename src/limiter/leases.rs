@@ -4,9 +4,10 @@
 //! answered with these. A draw is a hit with more hits: stores and scripts do not handle leases. A
 //! request carries it, and there is no timer, no task and no command in the background.
 //!
-//! Nothing is ever admitted beyond a limit, whatever crashes, is lost or is late: see `lease`. Only
-//! hits that were drawn and not used can be lost, in each process at most the hits of 0.1 s. They
-//! are not refunded: a refund to the wrong window would admit too many.
+//! Nothing is ever admitted beyond a limit, whatever crashes, is lost or is late (see `lease`),
+//! except the hits that are held when a counter is reset. Only hits that were drawn and not used
+//! can be lost, of a key in each process at most the hits of 0.1 s for each draw, and no more than
+//! it has used. They are not refunded: a refund to the wrong window would admit too many.
 //!
 //! The table is created with the first check of a limit with `lease`. An entry that another key
 //! replaces loses the hits that it holds.
@@ -83,7 +84,7 @@ struct LeaseEntry {
     lease: Lease,
 }
 
-/// Part of the leases in one request, by check.
+/// Steps of the leases for the checks of one request.
 #[derive(Debug)]
 pub(super) struct Draws<'l> {
     leases: &'l Leases,
@@ -94,15 +95,15 @@ pub(super) struct Draws<'l> {
 }
 
 impl Leases {
-    /// Hits of a check of a limit with `lease`, which may be answered here; `None` for other
-    /// limits, and if no window has so many.
+    /// Hits of a check that a lease may answer; `None` without `lease`, for peeks and refunds, and
+    /// above the capacity.
     fn hits(check: &Check) -> Option<u64> {
         let hits = u64::try_from(check.hits).ok()?;
         (check.draws_ahead && hits > 0 && hits <= check.algorithm.capacity()).then_some(hits)
     }
 
-    /// Applies the leases to a request that begins now; `None` if they have no part in it. A
-    /// request with a refund sends all of its checks to the store.
+    /// Decides each check of a request that begins now by its lease, which uses held hits; `None` if
+    /// leases have no part in it. A request with a refund sends all of its checks to the store.
     pub(super) fn draws(
         &self,
         checks: &Checks,
@@ -156,7 +157,7 @@ impl Leases {
             let key = fingerprint(check);
             let mut set = table.set(key);
             for entry in set.iter_mut().filter(|entry| entry.key == key) {
-                self.count(Event::Evicted, entry.lease.rest);
+                self.count_unused(entry.lease, table.micros(Instant::now()));
                 *entry = LeaseEntry::default();
             }
         }
@@ -165,14 +166,19 @@ impl Leases {
     /// Drops the hits that this process holds of all counters, because one of them was reset and it
     /// is unknown which. Locks each set in turn.
     pub fn forget_all(&self) {
-        for set in self.0.table.get().iter().flat_map(|table| &table.sets) {
+        let Some(table) = self.0.table.get() else {
+            return;
+        };
+        let now = table.micros(Instant::now());
+        for set in &table.sets {
             for entry in &mut *lock(set) {
-                self.count(Event::Evicted, std::mem::take(&mut entry.lease.rest));
+                self.count_unused(entry.lease, now);
+                entry.lease.rest = 0;
             }
         }
     }
 
-    /// The keys of which hits are held at `now`. Locks each set in turn.
+    /// Number of keys with held hits at `now`. Locks each set in turn.
     pub fn len(&self, now: Instant) -> usize {
         let Some(table) = self.0.table.get() else {
             return 0;
@@ -194,6 +200,16 @@ impl Leases {
         }
     }
 
+    /// Counts the hits that a lease holds and that nothing will use.
+    fn count_unused(&self, lease: Lease, now: u64) {
+        let event = if now < lease.until {
+            Event::Evicted
+        } else {
+            Event::WindowEnded
+        };
+        self.count(event, lease.rest);
+    }
+
     fn table(&self) -> &Table<LeaseSet> {
         let new = || Table::new(MAX_ENTRIES / WAYS);
         self.0.table.get_or_init(new)
@@ -206,13 +222,7 @@ impl Leases {
             let oldest = (0..WAYS)
                 .min_by_key(|&way| set[way].lease.slot)
                 .unwrap_or(0);
-            let replaced = std::mem::take(&mut set[oldest]).lease;
-            let (event, rest) = if now < replaced.until {
-                (Event::Evicted, replaced.rest)
-            } else {
-                (Event::WindowEnded, replaced.rest)
-            };
-            self.count(event, rest);
+            self.count_unused(std::mem::take(&mut set[oldest]).lease, now);
             set[oldest].key = key;
             oldest
         });
@@ -268,7 +278,7 @@ impl Draft<'_> {
 
 impl Draws<'_> {
     /// The answer to a check that needs no store.
-    pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
+    fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
         match self.each.get(index) {
             Some(Some((_, LeaseStep::Leased(verdict)))) => Some(*verdict),
             _ => None,
@@ -276,32 +286,31 @@ impl Draws<'_> {
     }
 
     /// The hits to draw beyond the hits of a check.
-    pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
+    fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
         match self.each[index] {
             Some((_, LeaseStep::Sent { ahead, .. })) => ahead,
             Some((_, LeaseStep::Leased(_))) | None => 0,
         }
     }
 
-    /// Answers a check with held hits, if there are enough, though a draw is due: for one that the
-    /// store refuses, or has not answered. Ends its draw.
-    pub(super) fn take(&mut self, checks: &Checks, index: CheckIndex) -> bool {
+    /// Answers a check that was refused, or that the store did not answer, with held hits, if there
+    /// are enough. Ends its draw either way.
+    fn take(&mut self, checks: &Checks, index: CheckIndex) -> Option<Verdict> {
         let answer = self.with_lease(checks, index, |lease, now, hits, terms| {
             lease.take(now, hits, terms)
         });
         self.end_draw(index);
-        match (answer.flatten(), &mut self.each[index.0]) {
-            (Some(verdict), Some((_, step))) => *step = LeaseStep::Leased(verdict),
-            _ => return false,
-        }
-        true
+        let verdict = answer.flatten()?;
+        let (_, step) = self.each[index.0].as_mut()?;
+        *step = LeaseStep::Leased(verdict);
+        Some(verdict)
     }
 
-    /// Whether a check that the denial cache refuses is not refused: held hits answer it or, where
-    /// their count is old, the store.
+    /// Whether leases overrule a refusal of the denial cache: held hits answer or, where their count
+    /// is old, the store does.
     pub(super) fn lifts_refusal(&mut self, checks: &Checks, index: CheckIndex) -> bool {
         let is_old = |lease: &mut Lease, now, hits, _: Terms<'_>| lease.is_old(now, hits);
-        self.with_lease(checks, index, is_old) == Some(true) || self.take(checks, index)
+        self.with_lease(checks, index, is_old) == Some(true) || self.take(checks, index).is_some()
     }
 
     /// Takes in the store's answers to the checks at `picked`. Returns the checks to send again,
@@ -334,7 +343,10 @@ impl Draws<'_> {
             }
             if verdict.is_some_and(|verdict| verdict.allowed) {
                 self.end_draw(index);
-            } else if !self.take(checks, index) && verdict.is_none() && answer.verdict.is_ok() {
+            } else if let Some(held) = self.take(checks, index) {
+                // The denial cache must not take the refusal of a draw for one of the check.
+                answer.verdict = Ok(held);
+            } else if verdict.is_none() && answer.verdict.is_ok() {
                 again.push(index);
             }
         }
@@ -385,11 +397,17 @@ impl Draws<'_> {
     /// Notes that the store did not answer a check.
     fn failed(&self, checks: &Checks, index: CheckIndex) {
         let is_draw = self.ahead(index) > 0;
-        self.with_lease(checks, index, |lease, now, _, _| lease.failed(now));
+        self.with_lease(checks, index, |lease, now, _, _| {
+            lease.failed(now);
+            if is_draw {
+                lease.draw_lost();
+            }
+        });
         self.leases.count(Event::Failed, is_draw.into());
     }
 
-    /// Works on the lease of a check that goes to the store; `None` if leases have no part in it.
+    /// Runs `work` on the lease of a check that is sent to the store, with the time, the check's hits
+    /// and terms; `None` if leases have no part in it.
     fn with_lease<T>(
         &self,
         checks: &Checks,
@@ -417,21 +435,30 @@ impl Draws<'_> {
         };
         *ahead = 0;
         if std::mem::take(draws) {
-            let mut set = self.leases.table().set(*key);
-            for entry in set.iter_mut().filter(|entry| entry.key == *key) {
-                entry.lease.end_draw();
-            }
+            let key = *key;
+            self.with_entry(key, Lease::end_draw);
+        }
+    }
+
+    /// Runs `work` on the lease of a key, if it is still in the table.
+    fn with_entry(&self, key: Fingerprint, work: impl FnOnce(&mut Lease)) {
+        let mut set = self.leases.table().set(key);
+        if let Some(entry) = set.iter_mut().find(|entry| entry.key == key) {
+            work(&mut entry.lease);
         }
     }
 }
 
-/// A request that is dropped ends its draws. The hits that they have drawn are lost.
+/// Ends the draws that are under way: their request was dropped, and the hits that they drew are
+/// lost.
 impl Drop for Draws<'_> {
     fn drop(&mut self) {
-        for index in (0..self.each.len()).map(CheckIndex) {
-            let is_draw = self.ahead(index) > 0;
-            self.leases.count(Event::Failed, is_draw.into());
-            self.end_draw(index);
+        for index in 0..self.each.len() {
+            if let Some((key, LeaseStep::Sent { ahead: 1.., .. })) = self.each[index] {
+                self.leases.count(Event::Failed, 1);
+                self.with_entry(key, Lease::draw_lost);
+            }
+            self.end_draw(CheckIndex(index));
         }
     }
 }

@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Decided, Limiter, Undecided, arriving, is_shaped, longest_delay, observe};
+use super::delays::Delay;
+use super::{Decided, Limiter, Undecided, arriving, observe};
 use crate::core::answer::{Decision, Decisions};
 use crate::core::time::Span;
 use crate::core::verdict::StoreError;
@@ -85,9 +87,11 @@ impl Limiter {
         })
     }
 
-    /// Decides the checks of a request that may move places. When the future is dropped, the
-    /// decision continues, and the places that it acquires are taken back.
+    /// Decides the checks of a request that may move places. When the future is dropped after its
+    /// first poll, the decision continues, and the places that it acquires are taken back.
     pub(super) async fn decide_in_task(&self, of: Undecided<'_>) -> Decided {
+        // A call that is refused because too many wait already is polled once.
+        yield_now().await;
         let (sender, receiver) = oneshot::channel();
         let (limiter, checks, span) = (self.clone(), Arc::clone(of.checks), of.span.clone());
         let (timeout, tallies) = (of.timeout, of.tallies.cloned());
@@ -101,18 +105,18 @@ impl Limiter {
             // Without a receiver its places are dropped here.
             let _ = sender.send(decided.await);
         });
-        let decided = receiver.await.expect("the task ends with a decision");
-        // A shaped request is delayed here, after the decision, because it has its places while it
-        // waits.
-        if is_shaped(of.checks) {
-            sleep(longest_delay(of.checks, &decided.decisions).into()).await;
+        let (decided, delay) = receiver.await.expect("the task ends with a decision");
+        // It has its places while it waits.
+        if let Some(delay) = delay {
+            delay.pass().await;
         }
         decided
     }
 
-    async fn decide_with_places(&self, of: Undecided<'_>) -> Decided {
+    async fn decide_with_places(&self, of: Undecided<'_>) -> (Decided, Option<Delay>) {
         let deadline = self.budget(Instant::now(), of.timeout).deadline;
-        let decisions = self.complete(&mut self.draft(of)).await;
+        let mut draft = self.draft(of);
+        let decisions = self.complete(&mut draft).await;
         let is_unknown = |&CheckIndex(index): &CheckIndex| {
             matches!(decisions[index].store_error(), Some(StoreError::Unknown(_)))
         };
@@ -122,7 +126,7 @@ impl Limiter {
             self.take_back(checks, of.tallies.cloned(), Some(deadline + RUNS_LATE));
         }
         let places = self.places(of, &decisions);
-        Decided { decisions, places }
+        (Decided { decisions, places }, draft.delay.take())
     }
 
     /// Takes acquires back, from this instant on: in the store, and if it has failed, in the

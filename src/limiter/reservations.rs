@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::places::spawn;
-use super::{Limiter, RESET_TIMEOUT, Undecided, arriving, observe};
+use super::{Limiter, OPERATOR_TIMEOUT, Undecided, arriving, observe};
 use crate::core::algorithm::reservations::Outcome;
 use crate::core::algorithm::{Algorithm, Holds};
 use crate::core::answer::{Answer, Decision, Decisions, Effect, HeldHits, HoldChange};
@@ -138,7 +138,7 @@ impl Limiter {
                     .flatten())
             }
             Store::Redis(redis) => {
-                let deadline = Instant::now() + RESET_TIMEOUT;
+                let deadline = Instant::now() + OPERATOR_TIMEOUT;
                 redis.held_hits(checks, index, deadline).await
             }
         }

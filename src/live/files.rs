@@ -199,8 +199,8 @@ impl WatchedFolder {
         let is_forced = self.observe(scan.found, at);
         let is_old = |since| at - since >= poll * MOST_POLLS;
         let is_late = self.debounce.since().is_some_and(is_old);
-        // The first limits are not loaded by half either.
-        let is_first = self.debounce.last().files.is_empty();
+        // Without previous contents, a half-written file has to rest first.
+        let is_first = self.texts.is_empty();
         let must_rest = is_first && !self.unfinished.is_empty() && !is_late;
         let is_due = self.debounce.is_due(at, Duration::MAX, poll) && !must_rest;
         if !is_forced && !is_due {
@@ -208,8 +208,10 @@ impl WatchedFolder {
         }
         let selected = self.debounce.seen().clone();
         let previous = |file: &LimitFile| {
-            let waits = self.found.get(&file.name) != Some(file);
-            let is_it = |text: &&SourceText| waits && *text.name == *file.name.to_string_lossy();
+            if self.found.get(&file.name) == Some(file) {
+                return None;
+            }
+            let is_it = |text: &&SourceText| *text.name == *file.name.to_string_lossy();
             self.texts.iter().find(is_it).map(|text| text.text.clone())
         };
         let texts = read_all(&self.options, &selected, previous, &mut is_short);
@@ -279,8 +281,7 @@ impl WatchedFolder {
     fn observe(&mut self, found: Fingerprint, now: Instant) -> bool {
         let before = |file: &LimitFile| self.found.get(&file.name);
         let is_changed = |file: &&LimitFile| before(file) != Some(file);
-        let files = found.files.iter().filter(|_| found != self.found);
-        let changed: Vec<_> = files.filter(is_changed).collect();
+        let changed: Vec<_> = found.files.iter().filter(is_changed).collect();
         let is_swapped = |file: &&&LimitFile| before(file).is_some_and(|old| old.real != file.real);
         let swapped = changed.iter().filter(is_swapped);
         let mut swapped: Vec<_> = swapped.filter_map(|file| file.real.parent()).collect();
@@ -501,8 +502,12 @@ pub(super) fn guarded<T>(metrics: &Metrics, work: impl FnOnce() -> T) -> Option<
 fn poll(live: &Live, watched: &mut WatchedFolder) {
     let (asked, options) = (live.take_reload(), watched.options.clone());
     let load = |read: &Read| put_in_force(live, &options, read);
-    if let Some(Err(problems)) = watched.poll(asked, load) {
-        reject(live, &problems, asked);
+    match watched.poll(asked, load) {
+        Some(Ok(())) => {}
+        Some(Err(problems)) => reject(live, &problems, asked),
+        // No descriptor is free.
+        None if asked => live.ask_for_reload(),
+        None => {}
     }
     if live.rejected().is_none() {
         live.metrics.config_in_force(watched.oldest());
@@ -517,7 +522,7 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
         Some(_) => background::run("weir-load", work),
         None => work(),
     }?;
-    for warning in &compiled.warnings {
+    for warning in compiled.warnings.iter().take(MAX_LOGGED) {
         tracing::warn!("{warning}");
     }
     // There is no difference for the first limits, which are all new.

@@ -3,13 +3,13 @@
 
     # Random worlds: no window admits more than its limit, or loses hits.
     tests/vectors/leases.py --check 200
-    # Each of seven broken rules is noticed in some world.
+    # Each of eight broken rules is noticed in some world.
     tests/vectors/leases.py --mutants
     # Steps with their results, for src/limiter/leases/lease/tests.rs.
     tests/vectors/leases.py --vectors 1500 > tests/vectors/leases.txt
 
 A world has several processes whose clocks differ by up to 200 parts per million, and one counter.
-Messages are late or lost, processes crash, the counter is reset, hits are refunded, some that were
+Messages are late or lost, the store is down, processes crash, the counter is reset, hits are refunded, some that were
 never used. Times are whole microseconds. The same seed gives the same world.
 """
 
@@ -28,6 +28,7 @@ MUTANTS = {
     "fall": "a count that falls voids what is held",
     "refused": "refused hits size a draw",
     "stale": "held hits are answered by an old count",
+    "lost": "a key stays busy after a draw that was lost",
 }
 
 
@@ -177,6 +178,11 @@ class Lease:
     def failed(self, now):
         self.fresh_until = max(self.fresh_until, now + RETRY)
 
+    def draw_lost(self):
+        """The store may have counted a draw that it did not answer."""
+        if self.mutant != "lost":
+            self.requests_before = self.requests_now = self.hits_before = self.hits_now = 0
+
     def end_draw(self):
         self.is_drawing = False
 
@@ -244,6 +250,10 @@ class World:
         self.most = Counter()  # the most hits that a process held after a draw, by window
         self.disturbed = set()  # windows with a reset, or a refund of more than was used
         self.uses = [deque() for _ in range(count)]  # what a process used: times and hits
+        self.unlost = [0] * count  # what a process used since its last lost draw
+        # Nothing reaches the store meanwhile.
+        down = self.START + rng.randint(0, self.length)
+        self.down = range(down, down + rng.choice([0, 0, 300_000]))
         self.counted = [0] * count  # when a process last sent what it knows the count by
         self.problem = None
 
@@ -315,7 +325,7 @@ class World:
         if ahead and ahead > (used := sum(hits for _, hits in uses)):
             self.problem = f"a draw is of {ahead} hits, and {used} were used"
         state = {"done": False}
-        if self.rng.random() >= self.late / 2:
+        if self.rng.random() >= self.late / 2 and self.now not in self.down:
             self.at(self.now + self.delay(), self.execute, message, state)
         self.at(self.now + 30_000, self.time_out, message, state)
 
@@ -374,7 +384,7 @@ class World:
             self.is_refused(window, refunded)
 
     def time_out(self, message, state):
-        replica, crashes, _, hits, _, draws = message
+        replica, crashes, _, hits, ahead, draws = message
         if state["done"] or crashes != self.crashes[replica]:
             return
         state["done"], lease, now = True, self.leases[replica], self.clock(replica)
@@ -382,8 +392,16 @@ class World:
         if not is_cancelled:
             lease.failed(now)
             self.counted[replica] = max(self.counted[replica], now + RETRY - FRESH)
-            if lease.take(now, hits, self.limit):
-                self.held(replica, hits)
+        if ahead:
+            if ahead > self.unlost[replica]:
+                self.problem = (
+                    f"a draw of {ahead} hits is lost, and {self.unlost[replica]} were used since"
+                    " the last one"
+                )
+            self.unlost[replica] = 0
+            lease.draw_lost()
+        if not is_cancelled and lease.take(now, hits, self.limit):
+            self.held(replica, hits)
         if draws:
             lease.end_draw()
 
@@ -394,6 +412,7 @@ class World:
 
     def used(self, replica, window, counted, hits):
         self.uses[replica].append((self.clock(replica), hits))
+        self.unlost[replica] += hits
         self.admitted[window] += counted
         if self.admitted[window] - self.refunded[window] > self.limit.limit:
             self.problem = (
@@ -495,6 +514,9 @@ def vectors(steps, seed=40):
                 if rng.random() < 0.07:
                     lease.failed(now)
                     show(f"failed {now}", "")
+                    if ahead:
+                        lease.draw_lost()
+                        show("draw_lost", "")
                 else:
                     answer, granted, void, ended = lease.drawn(
                         began, now, hits, ahead, verdict, limit

@@ -32,7 +32,7 @@ const MEASURED: u64 = 100_000;
 /// noticed by then.
 const FRESH: u64 = 1_000_000;
 
-/// After a failure, no draw is sent for this time while held hits last.
+/// After a failure, held hits answer for this time, however old their count is.
 const RETRY: u64 = 100_000;
 
 /// The part of the rest of a window by which a lease ends earlier.
@@ -219,6 +219,12 @@ impl Lease {
     /// The store did not answer.
     pub(super) fn failed(&mut self, now: u64) {
         self.fresh_until = self.fresh_until.max(now.saturating_add(RETRY));
+    }
+
+    /// A draw was not answered, and the store may have counted it. The key is busy again when
+    /// further requests were admitted: so draws lose no more hits than requests have used.
+    pub(super) fn draw_lost(&mut self) {
+        (self.requests, self.hits) = Default::default();
     }
 
     /// The draw that was under way has ended.

@@ -301,8 +301,25 @@ async fn a_request_that_is_dropped_ends_its_draw() {
     assert_eq!(bench.begin(&key).ahead(CheckIndex(0)), 0, "still under way");
     drop(draw);
     assert_eq!(bench.draws(), [0, 0, 0, 1]);
+    // Its hits may be lost. No more are drawn until as many are used.
+    let draw = bench.begin(&key);
+    assert_eq!(draw.ahead(CheckIndex(0)), 0);
+    drop(draw);
+    bench.requests(&key, 8);
     let draw = bench.begin(&key);
     assert!(draw.ahead(CheckIndex(0)) >= 8);
+}
+
+/// As above, if the store does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_down_gets_one_draw() {
+    let (mut bench, key) = (Bench::new().await, one("a"));
+    bench.requests(&key, 8);
+    bench.is_down = true;
+    for _ in 0..10 {
+        assert_eq!(bench.request(&key), [By::Error]);
+    }
+    assert_eq!(bench.draws(), [0, 0, 0, 1]);
 }
 
 #[tokio::test(start_paused = true)]

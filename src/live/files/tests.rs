@@ -300,3 +300,41 @@ fn files_but_pages_and_backups_are_read_in_the_order_of_their_names() {
         ]
     );
 }
+
+/// A folder that was refused has no contents that could be loaded in place of half a file.
+#[test]
+fn after_a_refused_folder_no_half_file_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("a.yaml"), folder.path().join("b.yaml"));
+    fs::write(&file, limits("first")).unwrap();
+    let options = Options {
+        poll: Duration::from_millis(200),
+        ..options(folder.path())
+    };
+    let texts = |read: &Read| -> Result<Vec<Vec<u8>>, Vec<Problem>> {
+        Ok(read.texts.iter().map(|text| text.text.clone()).collect())
+    };
+    let (mut watched, _) = WatchedFolder::open(options, texts);
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &link).unwrap();
+    let start = Instant::now();
+    while !matches!(watched.poll(false, texts), Some(Err(_))) {
+        assert!(start.elapsed() < WAIT, "a link to nowhere is refused");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::remove_file(&link).unwrap();
+    for number in 0..10 {
+        fs::write(&file, format!("domain: half{number}\n")).unwrap();
+        let loaded = watched.poll(false, texts);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(loaded.is_none(), "{number}: {loaded:?}");
+    }
+    fs::write(&file, limits("whole")).unwrap();
+    let loaded = loop {
+        if let Some(loaded) = watched.poll(false, texts) {
+            break loaded.unwrap();
+        }
+        assert!(start.elapsed() < 2 * WAIT);
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(loaded, [limits("whole").into_bytes()]);
+}

@@ -44,6 +44,8 @@ pub(crate) struct Wire<S> {
     /// `complete` bytes that may be passed on, an unfinished block up to `followed`, and frames for
     /// the next turn. Empty most of the time.
     held: BytesMut,
+    /// The bytes of memory of `held`: more than its capacity when a part of it was passed on.
+    allocated: usize,
     complete: usize,
     followed: usize,
     memory: Option<BlockCharge>,
@@ -98,6 +100,7 @@ impl<S> Wire<S> {
             blocks: HeaderBlocks::new(Some(Authorities::new(Arc::clone(&metrics)))),
             budget,
             held: BytesMut::new(),
+            allocated: 0,
             complete: 0,
             followed: 0,
             memory: None,
@@ -137,7 +140,7 @@ impl<S> Wire<S> {
                 .max(FIRST_BYTES);
             let mut grown = BytesMut::with_capacity(capacity);
             grown.extend_from_slice(&self.held);
-            self.held = grown;
+            (self.held, self.allocated) = (grown, capacity);
         }
         self.held.extend_from_slice(bytes);
     }
@@ -152,7 +155,7 @@ impl<S> Wire<S> {
                 BlockCharge(charge, ended)
             };
             let held = self.memory.get_or_insert_with(charge);
-            held.0.set(self.held.capacity());
+            held.0.set(self.allocated);
         } else {
             self.memory = None;
         }
@@ -345,10 +348,9 @@ pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
 /// SETTINGS_MAX_FRAME_SIZE.
 pub(crate) const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 
-/// Maximum number of unfinished CONTINUATION frames of one block. With one more than this, h2
-/// closes the connection: its bound is 20 at the header list size of `connection` and this frame
-/// size.
-pub(crate) const MAX_CONTINUATIONS: u32 = 21;
+/// Maximum number of CONTINUATION frames of one block without END_HEADERS. With one more than this,
+/// h2 closes the connection, at the header list size of `connection` and this frame size.
+pub(crate) const MAX_CONTINUATIONS: u32 = 20;
 
 /// The frames of a connection as they arrive.
 ///

@@ -379,12 +379,13 @@ impl<'s> World<'s> {
         }
         let (now, terms) = (self.clock(replica), self.terms(limit));
         let lease = &mut self.replicas[replica].leases[limit];
-        let is_taken = if is_failure {
+        if is_failure {
             lease.failed(now);
-            lease.take(now, message.hits, terms).is_some()
-        } else {
-            false
-        };
+        }
+        if message.ahead > 0 {
+            lease.draw_lost();
+        }
+        let is_taken = is_failure && lease.take(now, message.hits, terms).is_some();
         if message.draws {
             lease.end_draw();
         }
@@ -679,6 +680,10 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
         }
         "failed" => {
             lease.failed(numbers.next());
+            String::new()
+        }
+        "draw_lost" => {
+            lease.draw_lost();
             String::new()
         }
         _ => {

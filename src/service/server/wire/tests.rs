@@ -152,6 +152,23 @@ fn the_oldest_block_ends_when_the_budget_is_used_up() {
     assert_eq!(budget.unused_bytes(), 5 * FIRST_BYTES);
 }
 
+/// A read ends one block and begins the next, whose client sends nothing more.
+#[test]
+fn a_block_is_charged_for_the_memory_of_the_one_before() {
+    let budget = MemoryBudget::new(BUDGET_BYTES);
+    let sent = [
+        block(1, &[FIRST_BYTES - 2 * FRAME_HEADER_BYTES, 1]),
+        frame(HEADERS, 0, 3, b"a"),
+        frame(CONTINUATION, 0, 3, b"b"),
+    ]
+    .concat();
+    let first = sent.len() - 2 * (FRAME_HEADER_BYTES + 1);
+    let mut wire = wire(cut(&sent, &[first - 2, 13, 9]), &budget);
+    let read = read(&mut wire, 1 << 20).expect("within the budget");
+    assert_eq!(read.len(), first);
+    assert!(BUDGET_BYTES - budget.unused_bytes() >= FIRST_BYTES);
+}
+
 /// Each read ends within a block: bytes are held all the time, at most one block and one read.
 #[test]
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
