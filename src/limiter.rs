@@ -2,10 +2,10 @@
 //! denial cache, then by the store within the caller's deadline, then by the failure policies. Last
 //! it holds the request if a shaper delays it. All of them work on one `draft` of the decisions.
 //!
-//! `outages` logs failures of the store with the answers of the failure policies meanwhile, and
+//! `outages` logs failures of the store, and how the failure policies answered during them;
 //! `replicas` follows the number of replicas that share the limits; no request waits for either.
 //!
-//! There is one door, [`Limiter::decide`]. What needs no store is decided at once, without a future;
+//! The entry point is [`Limiter::decide`]. What needs no store is decided at once, without a future;
 //! everything else waits in [`Later`]: for the store, for a shaper, or for a task that continues
 //! when the call is dropped.
 
@@ -72,13 +72,13 @@ impl Default for Options {
     }
 }
 
-/// The longest wait for a query or a reset by an operator, who waits longer than a request.
+/// The longest wait for a query or a reset by an operator. A request waits for less.
 const OPERATOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Decides the checks of requests.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// `None` if a query of the store costs no more.
+    /// `None` with a store that is as fast.
     leases: Option<Leases>,
     denial_cache: Option<DenialCache>,
     store: Store,
@@ -103,7 +103,7 @@ pub struct Undecided<'c> {
     pub timeout: Option<Duration>,
     /// The span of the call.
     pub span: &'c TraceSpan,
-    /// Count the effects of the checks, where metrics do.
+    /// The metrics that count the effects of the checks; `None`: nothing counts them.
     pub tallies: Option<&'c Tallies>,
 }
 
@@ -124,8 +124,8 @@ pub struct Later<'c> {
 }
 
 impl Decide<'_> {
-    /// Waits for the decision, once. It is borrowed: a moved draft would take its place in the
-    /// future of a call twice.
+    /// Waits for the decision. Called once. By reference: a future that owned the draft would have
+    /// room for it twice.
     pub async fn wait(&mut self) -> Decided {
         let Later { limiter, of, draft } = match self {
             Self::Now(decided) => return std::mem::take(decided),
@@ -143,8 +143,8 @@ impl Decide<'_> {
 }
 
 impl Limiter {
-    /// A limiter in front of `store`. All workers share the denial cache (`None` if a query of the
-    /// store costs no more) and the failure policies.
+    /// A limiter in front of `store`. All workers share the denial cache (`None` with a store that is
+    /// as fast) and the failure policies.
     pub fn new(
         denial_cache: Option<DenialCache>,
         store: Store,
@@ -298,7 +298,7 @@ fn arriving(max_wait: Span) -> Arrival {
     Arrival { now, max_wait }
 }
 
-/// Counts effects of checks, where metrics do.
+/// Counts effects of checks in these metrics.
 fn observe(
     tallies: Option<&Tallies>,
     checks: &Checks,

@@ -4,9 +4,9 @@
 //! decode, load the rules, plan, decide, count, respond. A method of Kuadrant's service adds to some
 //! steps.
 //!
-//! Requests and responses of [`RateLimitService`] stay encoded: [`decode`] reads a request without
-//! copying it and names the field of a mistake, where prost's decoder answers INTERNAL, and text
-//! that is not UTF-8 is no mistake.
+//! Requests and responses of [`RateLimitService`] stay encoded. [`decode`] reads a request without
+//! copying it, names the field of a mistake, where prost's decoder answers INTERNAL, and accepts
+//! text that is not UTF-8.
 //!
 //! Weir reads `grpc-timeout` itself, and not through tonic, because it has to answer before the
 //! deadline, by a failure policy if need be.
@@ -37,7 +37,7 @@ use crate::limits::plan::{self, Plan};
 use crate::limits::rules::Rules;
 use crate::live::Live;
 use crate::observe::logged_values::LoggedValues;
-use crate::observe::metrics::{Core, Count, Metrics};
+use crate::observe::metrics::{Core, Count};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
@@ -61,7 +61,7 @@ pub struct Options {
     pub refusals: Option<Arc<RefusalLog>>,
     /// The log of limits with `notify`.
     pub thresholds: Arc<ThresholdLog>,
-    /// How the lines of all three show values.
+    /// The form of values in the lines of `logged` and `thresholds`; `refusals` has its own.
     pub logged_values: LoggedValues,
     /// Starts the spans of calls. `None` if tracing is off.
     pub tracer: Option<Tracer>,
@@ -72,7 +72,6 @@ pub struct Options {
 pub struct Rls {
     live: Arc<Live>,
     limiter: Limiter,
-    metrics: Arc<Metrics>,
     subjects: Arc<Subjects>,
     core: Core,
     options: Options,
@@ -116,7 +115,6 @@ impl Builder {
         let memory = || Limiter::of(Store::Memory(Memory::new(memory::Options::default())));
         let (core, subjects) = (self.worker).unwrap_or_else(|| (Core(0), Subjects::new(1)));
         Rls {
-            metrics: Arc::clone(self.live.metrics()),
             live: self.live,
             limiter: self.limiter.unwrap_or_else(memory),
             core,
@@ -137,7 +135,7 @@ pub(super) trait Method<'m>: Send {
     /// Changes the decoded request.
     ///
     /// # Errors
-    /// Why it is invalid.
+    /// A message for the caller: the field, and its mistake.
     fn request(&mut self, _: &Rules, _: &mut DecodedRequest<'m>) -> Result<(), String> {
         Ok(())
     }
@@ -148,7 +146,7 @@ pub(super) trait Method<'m>: Send {
     /// Changes the decisions.
     fn decided(&mut self, _: &Plan, _: &mut Decisions) {}
 
-    /// Takes the overall code.
+    /// Gets the overall code, unless the request fails.
     fn replied(&mut self, _: Overall) {}
 }
 
@@ -167,7 +165,7 @@ impl Rls {
         }
     }
 
-    /// Answers one encoded request, and counts it if it fails.
+    /// Answers one encoded request. Metrics count its decisions or its failure, and not the call.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the message is malformed or has an impossible value. UNAVAILABLE if no
@@ -182,10 +180,10 @@ impl Rls {
         self.answer_by(ShouldRateLimit, message, timeout, span)
     }
 
-    /// [`Rls::answer`] by any method.
+    /// Answers one encoded request of any method.
     ///
     /// # Errors
-    /// As of it.
+    /// As of [`Rls::answer`]; or the method rejects the request.
     pub(super) async fn answer_by<'m, M: Method<'m>>(
         &self,
         mut method: M,
@@ -194,16 +192,17 @@ impl Rls {
         span: &TraceSpan,
     ) -> Result<Framed, Status> {
         let mut request = DecodedRequest::default();
-        let decoded = decode_into(&mut request, message);
-        decoded.map_err(|error| self.invalid(error.of(M::MESSAGE).to_string()))?;
+        decode_into(&mut request, message)
+            .map_err(|error| self.invalid(error.of(M::MESSAGE).to_string()))?;
         note_request(span, &request);
         let live = self.live.load();
         let live = live.ok_or_else(|| {
             let status = Status::unavailable("no rate limit configuration loaded");
             self.failed(Count::ServiceFailed, status)
         })?;
-        let changed = method.request(&live.rules, &mut request);
-        changed.map_err(|why| self.invalid(why))?;
+        method
+            .request(&live.rules, &mut request)
+            .map_err(|why| self.invalid(why))?;
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &request, &self.options.plan);
         method.plan(&mut plan);
@@ -242,7 +241,10 @@ impl Rls {
         })?;
         note_code(span, reply.code);
         if reply.shadowed {
-            self.metrics.process.count(self.core, Count::GlobalShadow);
+            self.live
+                .metrics()
+                .process
+                .count(self.core, Count::GlobalShadow);
         }
         method.replied(reply.code);
         Ok(Framed(reply.answer.0, places))
@@ -257,7 +259,7 @@ impl Rls {
     /// Counts a request that fails.
     #[cold]
     fn failed(&self, cause: Count, status: Status) -> Status {
-        self.metrics.process.count(self.core, cause);
+        self.live.metrics().process.count(self.core, cause);
         status
     }
 }
@@ -289,7 +291,7 @@ impl Rls {
     pub(super) fn call(&self, request: Request<EncodedRequest>, path: &'static str) -> Call {
         let started = Instant::now();
         let (metadata, _, EncodedRequest { message, time_left }) = request.into_parts();
-        // Dropped here: they may take a megabyte.
+        // Dropped at the end of this function: they may take a megabyte.
         let headers = metadata.into_headers();
         let start = |tracer| start_span(tracer, path, &headers);
         Call {
@@ -309,7 +311,7 @@ impl Rls {
     ) -> Result<Response<Framed>, Status> {
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         note_answer(&call.span, code);
-        let process = &self.metrics.process;
+        let process = &self.live.metrics().process;
         process.request(self.core, code, call.started.elapsed());
         answer.map(Response::new)
     }
@@ -340,8 +342,7 @@ pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// The longest domain in a span, in bytes. Only Envoy's configuration chooses it, but nothing else
-/// bounds it.
+/// The longest domain in a span, in bytes. Nothing else bounds the domain of a request.
 const MAX_DOMAIN_BYTES: usize = 256;
 
 /// Starts the span of a call of the method at this path, with these headers.
@@ -394,7 +395,7 @@ mod generated {
 #[derive(Clone, Debug, Default)]
 pub struct EncodedRequest {
     pub message: Bytes,
-    /// Time until the caller's deadline. `None`: the `grpc-timeout` of the metadata counts.
+    /// Time until the caller's deadline. `None`: the `grpc-timeout` of the metadata applies.
     pub time_left: Option<Duration>,
 }
 

@@ -11,6 +11,7 @@ use super::*;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::limits::rules::compile::rules_of;
+use crate::observe::metrics::Metrics;
 
 /// Gives limits a name, as in a configuration that uses `replaces`.
 const NAMED: &str = "name: some-limit, ";

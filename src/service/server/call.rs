@@ -29,7 +29,7 @@ use tonic::metadata::MetadataMap;
 use super::body::{self, CODEC_BYTES, GRPC_ENCODING, Message, STREAM_BYTES, STREAMED_BYTES};
 use super::dispatch::{CallFuture, CallResult, LimitMethod, LimitServices, Services};
 use super::open_connections::{OpenConnection, OpenStream, WaitsFor};
-use super::overload::{PollBudget, QueueDelay};
+use super::overload::{QueueDelay, TurnCalls};
 use super::unread::OfConnection;
 use super::{reply, spawn};
 use crate::observe::metrics::Metrics;
@@ -118,18 +118,18 @@ impl<T: LimitServices> Calls<T> {
         accepted: impl Iterator<Item = Call>,
         context: &mut Context<'_>,
     ) {
-        let mut budget = self.queue_delay.poll_budget();
+        let mut turn = self.queue_delay.turn_calls();
         for call in accepted {
-            self.serve_one(call, &mut budget, context);
+            self.serve_one(call, &mut turn, context);
         }
-        self.queue_delay.end(&budget);
+        self.queue_delay.end(&turn);
     }
 
     /// Answers a request, or starts the task that will.
     fn serve_one(
         &mut self,
         (mut request, mut respond): Call,
-        budget: &mut PollBudget,
+        turn: &mut TurnCalls,
         context: &mut Context<'_>,
     ) {
         if let Some(refusal) = refusal(&request) {
@@ -140,7 +140,7 @@ impl<T: LimitServices> Calls<T> {
         let Some(method) = LimitMethod::of_path(request.uri().path()) else {
             return self.spawn_other(request, respond);
         };
-        let Ok(time_left) = budget.time_left(grpc_timeout(request.headers())) else {
+        let Ok(time_left) = turn.time_left(grpc_timeout(request.headers())) else {
             self.services.metrics.calls_refused(1);
             return self.answer(respond, Err(Status::resource_exhausted("overloaded")));
         };

@@ -31,7 +31,7 @@ use super::overload::{Overload, QueueDelay};
 use super::socket::{Detached, Socket, attach};
 use super::tls::Session;
 use super::unread::{OfConnection, UnreadAnswers};
-use super::wire::{self, MAX_FRAME_BYTES, Turn, Wire};
+use super::wire::{self, FrameBudget, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
 use crate::net::bounds::TimedWrites;
 use crate::observe::metrics::{ConnectionError, Metrics, families};
@@ -202,7 +202,7 @@ pub(super) async fn serve<T: LimitServices>(
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
-    let (open, turn) = (Arc::new(open), Arc::<Turn>::default());
+    let (open, turn) = (Arc::new(open), Arc::<FrameBudget>::default());
     let queue_delay = QueueDelay::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
     let unread = OfConnection::new(&worker.unread);
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
@@ -300,7 +300,7 @@ async fn begin_http2<T>(
     queue_delay: &Arc<QueueDelay>,
     unread: &Arc<OfConnection>,
     open: &OpenConnection,
-    turn: &Arc<Turn>,
+    turn: &Arc<FrameBudget>,
     worker: &WorkerState<T>,
 ) -> Option<Http2Connection> {
     let stream = attach(stream).ok()?;

@@ -6,16 +6,15 @@
 //!
 //! Reading and refusing a call costs half as much as answering it. If three times as many calls
 //! arrive as a worker can answer, and it reads everything, it answers nothing in time. Therefore a
-//! connection is *behind* when all calls of a turn have waited for more than a quarter of their
-//! deadlines, until nothing is left in its socket. The worker reads it only when it has nothing
-//! else to do. So the other connections are answered in time. Connections that are behind catch up
-//! one after the other, the one with the shortest backlog first.
+//! connection becomes *behind* when all calls of a turn waited for more than a quarter of their
+//! timeouts and its socket is not empty, and stays so until the socket is empty. The worker reads
+//! it only when it has nothing else to do. So the other connections are answered in time.
+//! Connections that are behind catch up one after the other, the one that joined last first: most
+//! often it has the shortest backlog.
 //!
-//! With a connection for each thread of each Envoy that is nearly as good as a choice among calls,
-//! and needs no knowledge of HTTP/2. A turn reads 8 KiB (64 while a connection catches up), because
-//! h2 reads all that is there before it gives the first call. Before, whole frames of late calls
-//! were taken out of the stream: that answered more, but could not see traced calls, inferred the
-//! age of calls from the last activity of the connection, and refused calls of sporadic neighbours.
+//! Each thread of each Envoy has its own connection: a choice among connections is nearly as good
+//! as one among calls, and needs no knowledge of HTTP/2. A turn reads 8 KiB (64 while a connection
+//! catches up), because h2 reads all that is there before it passes on the first call.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,8 +28,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::core::lock;
 
-/// A turn of the worker's loop that takes less than this has served nothing.
-const IDLE_TURN: Duration = Duration::from_micros(20);
+/// An iteration of the worker's loop that takes less than this has served nothing.
+const IDLE_ITERATION: Duration = Duration::from_micros(20);
 
 /// Bytes that a connection reads at most before its calls are served and the worker's other
 /// connections have their turn.
@@ -39,10 +38,10 @@ const TURN_BYTES: usize = 8 << 10;
 /// client has reset in the same turn at little cost.
 const CATCH_UP_BYTES: usize = 64 << 10;
 
-/// A call is late if it has waited for more than this part of its deadline before it was read.
-const LATE_PARTS: u32 = 4;
+/// A call is late if it waited for more than this part of its timeout before it was read.
+const LATE_DIVISOR: u32 = 4;
 
-/// A waiting connection is read after this time even if the worker is busy: none is forgotten.
+/// One waiting connection, the last one, is read after this time even if the worker is busy.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// Interval at which the next [`MAX_NOTING`] connections note how many bytes have arrived.
@@ -55,8 +54,7 @@ const CALM: Duration = Duration::from_secs(1);
 /// State that the connections of a worker share. Only metrics use it outside the worker's thread.
 #[derive(Debug, Default)]
 pub(super) struct Overload {
-    /// Connections that wait to be read, each at most once. The last one is read first: most often
-    /// it has the shortest backlog.
+    /// Connections that wait to be read, each at most once. The last one is read first.
     waiting: Mutex<Vec<Weak<QueueDelay>>>,
     joined: Notify,
     behind: AtomicUsize,
@@ -89,7 +87,7 @@ impl Overload {
             let begin = Instant::now();
             // All other tasks that are ready run first, and the sockets are polled.
             yield_now().await;
-            if begin.elapsed() < IDLE_TURN || admitted.elapsed() >= MAX_PAUSE {
+            if begin.elapsed() < IDLE_ITERATION || admitted.elapsed() >= MAX_PAUSE {
                 self.admit_next();
                 admitted = Instant::now();
             }
@@ -132,7 +130,7 @@ pub(super) struct QueueDelay {
     worker: Option<Arc<Overload>>,
     opened: Instant,
     /// Latest possible arrival of the last bytes that were read, in microseconds since `opened`;
-    /// `UNKNOWN` otherwise.
+    /// `UNKNOWN` if it was not measured.
     arrived: AtomicU64,
     is_behind: AtomicBool,
     /// The last read left nothing in the socket.
@@ -186,10 +184,10 @@ impl QueueDelay {
     }
 
     /// The calls of this turn, which HTTP/2 has accepted.
-    pub(super) fn poll_budget(&self) -> PollBudget {
+    pub(super) fn turn_calls(&self) -> TurnCalls {
         let micros = self.arrived.load(Ordering::Relaxed);
         let is_known = self.worker.is_some() && micros != UNKNOWN;
-        PollBudget {
+        TurnCalls {
             arrived: is_known.then(|| self.opened + Duration::from_micros(micros)),
             calls: 0,
             late: 0,
@@ -197,11 +195,8 @@ impl QueueDelay {
     }
 
     /// The turn is over.
-    pub(super) fn end(&self, budget: &PollBudget) {
-        if budget.calls > 0
-            && budget.late == budget.calls
-            && !self.is_drained.load(Ordering::Relaxed)
-        {
+    pub(super) fn end(&self, turn: &TurnCalls) {
+        if turn.calls > 0 && turn.late == turn.calls && !self.is_drained.load(Ordering::Relaxed) {
             self.set_behind(true);
         }
     }
@@ -257,11 +252,11 @@ impl Drop for QueueDelay {
 
 /// The deadline of a call has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Over;
+pub(super) struct Expired;
 
-/// One turn of a connection.
+/// The calls of one turn of a connection.
 #[derive(Debug)]
-pub(super) struct PollBudget {
+pub(super) struct TurnCalls {
     /// Latest time at which its last call can have arrived in the socket; `None` if it was not
     /// measured.
     arrived: Option<Instant>,
@@ -270,22 +265,22 @@ pub(super) struct PollBudget {
     late: usize,
 }
 
-impl PollBudget {
+impl TurnCalls {
     /// The time that a call has left of its timeout; `None` stays `None`: it has no deadline.
     ///
     /// # Errors
-    /// [`Over`]: the deadline passed while the call waited.
+    /// [`Expired`]: the deadline passed while the call waited.
     pub(super) fn time_left(
         &mut self,
         timeout: Option<Duration>,
-    ) -> Result<Option<Duration>, Over> {
+    ) -> Result<Option<Duration>, Expired> {
         self.calls += 1;
         let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else {
             return Ok(timeout);
         };
         let waited = arrived.elapsed();
-        self.late += usize::from(waited > timeout / LATE_PARTS);
-        timeout.checked_sub(waited).map(Some).ok_or(Over)
+        self.late += usize::from(waited > timeout / LATE_DIVISOR);
+        timeout.checked_sub(waited).map(Some).ok_or(Expired)
     }
 }
 
@@ -313,10 +308,10 @@ mod tests {
     fn serve<const N: usize>(
         connection: &QueueDelay,
         timeouts: [Option<Duration>; N],
-    ) -> Vec<Result<Option<Duration>, Over>> {
-        let mut budget = connection.poll_budget();
-        let left = timeouts.map(|timeout| budget.time_left(timeout)).to_vec();
-        connection.end(&budget);
+    ) -> Vec<Result<Option<Duration>, Expired>> {
+        let mut turn = connection.turn_calls();
+        let left = timeouts.map(|timeout| turn.time_left(timeout)).to_vec();
+        connection.end(&turn);
         left
     }
 
@@ -326,7 +321,7 @@ mod tests {
         let late = connection(&worker, 21).await;
         assert_eq!(
             serve(&late, [Some(ms(20)), Some(ms(22)), None]),
-            [Err(Over), Ok(Some(ms(1))), Ok(None)]
+            [Err(Expired), Ok(Some(ms(1))), Ok(None)]
         );
         late.read(1, None);
         assert_eq!(
@@ -389,7 +384,7 @@ mod tests {
         for turn in 0..8 {
             if turn < 3 {
                 // Also lets other tasks run.
-                advance(2 * IDLE_TURN).await;
+                advance(2 * IDLE_ITERATION).await;
             } else {
                 yield_now().await;
             }

@@ -3,7 +3,7 @@
 //!
 //! Header blocks reach HTTP/2 only when they are whole, with authorities that it accepts
 //! (`authority`); unfinished ones wait here, within the memory budget (`HeaderBlocks`). A turn
-//! of a connection passes on only as many frames as [`Turn`] has left, because h2 reads on until
+//! of a connection passes on only as many frames as [`FrameBudget`] has left, because h2 reads on until
 //! nothing more has arrived, and keeps room for as many calls and frames as it ever had at a time.
 //! In the other direction, the adapter counts resets and answers, which h2 does not report.
 //!
@@ -39,7 +39,7 @@ pub(crate) struct Wire<S> {
     /// socket.
     first: &'static [u8],
     blocks: HeaderBlocks,
-    turn: Arc<Turn>,
+    turn: Arc<FrameBudget>,
     budget: MemoryBudget,
     /// `complete` bytes that may be passed on, an unfinished block up to `followed`, and frames for
     /// the next turn. Empty most of the time.
@@ -54,13 +54,13 @@ pub(crate) struct Wire<S> {
 
 /// The frames that a connection may still pass on in its turn.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct FrameBudget {
     frames_left: AtomicUsize,
     /// The client does not read fast enough: something is not written yet.
     is_blocked: AtomicBool,
 }
 
-impl Turn {
+impl FrameBudget {
     pub(super) fn begin(&self, frames: usize) {
         self.frames_left.store(frames, Ordering::Relaxed);
     }
@@ -93,9 +93,9 @@ impl<S> Wire<S> {
         Self {
             socket,
             first,
-            turn: Arc::new(Turn {
+            turn: Arc::new(FrameBudget {
                 frames_left: AtomicUsize::new(usize::MAX),
-                ..Turn::default()
+                ..FrameBudget::default()
             }),
             blocks: HeaderBlocks::new(Some(Authorities::new(Arc::clone(&metrics)))),
             budget,
@@ -114,7 +114,7 @@ impl<S> Wire<S> {
     }
 
     /// Passes on the frames of each turn only.
-    pub(super) fn in_turns(mut self, turn: &Arc<Turn>) -> Self {
+    pub(super) fn in_turns(mut self, turn: &Arc<FrameBudget>) -> Self {
         self.turn = Arc::clone(turn);
         self
     }
@@ -394,7 +394,7 @@ impl HeaderBlocks {
     /// before the block that is unfinished at the end, and the number of bytes that were followed:
     /// the turn may be over before a frame.
     #[inline]
-    fn follow(&mut self, bytes: &mut [u8], from: usize, turn: &Turn) -> (usize, usize) {
+    fn follow(&mut self, bytes: &mut [u8], from: usize, turn: &FrameBudget) -> (usize, usize) {
         let (mut start, mut at) = (0, from);
         let mut frames_left = turn.frames_left.load(Ordering::Relaxed);
         while at < bytes.len() && !self.is_violated {
