@@ -34,14 +34,15 @@ use scan::{Fingerprint, LimitFile, Scan, scan};
 const READS: usize = 5;
 const BETWEEN_READS: Duration = Duration::from_millis(50);
 
-/// Polls for which a file that is written in place has to rest, because a program may still write
-/// it, before the poll that loads it; and those after which it is loaded as it is.
-const POLLS_IN_PLACE: u32 = 3;
-const MOST_POLLS: u32 = 20;
+/// Polls without a change after which a file that is written in place is loaded: a program may still
+/// write it.
+const POLLS_AT_REST: u32 = 3;
+/// Polls after which it is loaded although it still changes.
+const MAX_POLLS: u32 = 20;
 
 /// Minimum pause between two polls, as a multiple of the time of the last poll: a slow disk is
 /// polled less often. At most [`MAX_PAUSE`], because a load takes long on a busy machine.
-const BUSY_SHARE: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// The most problems of one rejected configuration that are logged.
@@ -117,7 +118,7 @@ impl Read {
 ///
 /// A file that is still written in place is loaded with its previous content, and all others as
 /// they are: no file keeps others out, and no file is loaded by half. It is loaded when it rests,
-/// or after [`MOST_POLLS`] as it is, if it has no mistake then.
+/// or after [`MAX_POLLS`] as it is, if it has no mistake then.
 #[derive(Debug)]
 pub struct WatchedFolder {
     options: Options,
@@ -129,18 +130,18 @@ pub struct WatchedFolder {
     found: Fingerprint,
     /// Files that may be half-written.
     unfinished: BTreeMap<PathBuf, ChangeTimes>,
-    /// Throttles log lines about files that cannot be opened because no descriptor is free, about
-    /// files that change all the time, and about mistakes in these.
-    throttles: [Throttle; 3],
+    /// Throttles log lines about files that cannot be opened because no descriptor is free.
+    no_descriptor: Throttle,
+    /// Throttles log lines about files that change all the time, without and with a mistake.
+    restless: [Throttle; 2],
 }
 
-/// The times of the first change of a file that is not in force, of the last one, and of the last
-/// attempt to load it.
+/// The times of a file whose changes are not in force.
 #[derive(Debug)]
 struct ChangeTimes {
-    since: Instant,
-    changed: Instant,
-    tried: Instant,
+    first_change: Instant,
+    last_change: Instant,
+    last_attempt: Instant,
 }
 
 impl WatchedFolder {
@@ -156,7 +157,8 @@ impl WatchedFolder {
             texts: Vec::new(),
             found: Fingerprint::default(),
             unfinished: BTreeMap::new(),
-            throttles: <[Throttle; 3]>::default(),
+            no_descriptor: Throttle::default(),
+            restless: <[Throttle; 2]>::default(),
         };
         let loaded = watched.load_all(load, &mut false);
         (watched, loaded)
@@ -166,9 +168,9 @@ impl WatchedFolder {
         &self.options
     }
 
-    /// The time of the oldest change that was not loaded or rejected, or now.
+    /// The time of the oldest change that was neither loaded nor rejected, or now.
     pub(super) fn oldest(&self) -> Instant {
-        let unfinished = self.unfinished.values().map(|times| times.since);
+        let unfinished = self.unfinished.values().map(|times| times.first_change);
         let oldest = unfinished.chain(self.debounce.since()).min();
         oldest.unwrap_or_else(Instant::now)
     }
@@ -187,24 +189,27 @@ impl WatchedFolder {
         let mut is_short = false;
         if now {
             let loaded = self.load_all(load, &mut is_short);
-            return match is_short {
-                true => self.postpone(),
-                false => Some(loaded),
-            };
+            if is_short {
+                self.warn_no_descriptor();
+                return None;
+            }
+            return Some(loaded);
         }
         let (scan, at, poll) = (self.options.scan(), Instant::now(), self.options.poll);
         if scan.is_short {
-            return self.postpone();
+            self.warn_no_descriptor();
+            return None;
         }
         let is_forced = self.observe(scan.found, at);
-        let is_old = |since| at - since >= poll * MOST_POLLS;
+        let is_old = |since| at - since >= poll * MAX_POLLS;
         let is_late = self.debounce.since().is_some_and(is_old);
         // Without previous contents, a half-written file has to rest first.
         let is_first = self.texts.is_empty();
         let must_rest = is_first && !self.unfinished.is_empty() && !is_late;
         let is_due = self.debounce.is_due(at, Duration::MAX, poll) && !must_rest;
         if !is_forced && !is_due {
-            return self.wait(at, None);
+            self.warn_unfinished(at, None);
+            return None;
         }
         let selected = self.debounce.seen().clone();
         let previous = |file: &LimitFile| {
@@ -217,7 +222,8 @@ impl WatchedFolder {
         let texts = read_all(&self.options, &selected, previous, &mut is_short);
         let again = self.options.scan();
         if is_short || again.is_short {
-            return self.postpone();
+            self.warn_no_descriptor();
+            return None;
         }
         let is_half_read = |file: &LimitFile| {
             let before = selected.get(&file.name).filter(|before| *before != file);
@@ -241,15 +247,16 @@ impl WatchedFolder {
         if let Err(problems) = &loaded
             && (is_forced || !(self.unfinished.is_empty() || is_late))
         {
-            return self.wait(at, problems.first());
+            self.warn_unfinished(at, problems.first());
+            return None;
         }
         if read.is_err() && selected.is_usable() {
             self.debounce.restart(at);
         } else {
             self.tried(selected, read);
             let all = self.unfinished.values_mut();
-            let loaded = all.filter(|times| times.tried == at);
-            loaded.for_each(|times| times.since = at);
+            let loaded = all.filter(|times| times.last_attempt == at);
+            loaded.for_each(|times| times.first_change = at);
         }
         Some(loaded)
     }
@@ -288,25 +295,24 @@ impl WatchedFolder {
         swapped.dedup();
         for file in changed {
             if file.may_be_unfinished(before(file), &swapped) {
-                let [since, changed, tried] = [now; 3];
                 let times = ChangeTimes {
-                    since,
-                    changed,
-                    tried,
+                    first_change: now,
+                    last_change: now,
+                    last_attempt: now,
                 };
                 let times = self.unfinished.entry(file.name.clone()).or_insert(times);
-                times.changed = now;
+                times.last_change = now;
             } else {
                 self.unfinished.remove(&file.name);
             }
         }
         let (poll, mut forced) = (self.options.poll, Vec::new());
         self.unfinished.retain(|name, times| {
-            if now - times.tried >= poll * MOST_POLLS {
-                times.tried = now;
+            if now - times.last_attempt >= poll * MAX_POLLS {
+                times.last_attempt = now;
                 forced.push(name.clone());
             }
-            now - times.changed < poll * POLLS_IN_PLACE && found.get(name).is_some()
+            now - times.last_change < poll * POLLS_AT_REST && found.get(name).is_some()
         });
         let select = |file: &LimitFile| match self.unfinished.contains_key(&file.name)
             && !forced.contains(&file.name)
@@ -323,14 +329,14 @@ impl WatchedFolder {
         !forced.is_empty()
     }
 
-    /// Leaves changes to a later poll. Names the files that change all the time, and a `problem` that
-    /// there is with them as they are now.
-    fn wait<T>(&mut self, now: Instant, problem: Option<&Problem>) -> Option<T> {
-        let usual = self.options.poll * (POLLS_IN_PLACE + 2);
+    /// Names the files that change all the time, and a `problem` that there is with them as they are
+    /// now.
+    fn warn_unfinished(&mut self, now: Instant, problem: Option<&Problem>) {
+        let usual = self.options.poll * (POLLS_AT_REST + 2);
         let unfinished = self.unfinished.iter();
-        let restless = unfinished.filter(|(_, times)| now - times.since > usual);
+        let restless = unfinished.filter(|(_, times)| now - times.first_change > usual);
         let restless: Vec<_> = restless.map(|(name, _)| name).collect();
-        let throttle = &mut self.throttles[1 + usize::from(problem.is_some())];
+        let throttle = &mut self.restless[usize::from(problem.is_some())];
         if !restless.is_empty() && throttle.admit(now).is_some() {
             let show = |name: &&PathBuf| name.to_string_lossy().escape_debug().to_string();
             let names = first(&restless, MAX_LOGGED_LIMITS, show);
@@ -343,19 +349,16 @@ impl WatchedFolder {
                  file, then rename it"
             );
         }
-        None
     }
 
-    /// Leaves everything to the next poll.
-    fn postpone<T>(&mut self) -> Option<T> {
-        if self.throttles[0].admit(Instant::now()).is_some() {
+    fn warn_no_descriptor(&mut self) {
+        if self.no_descriptor.admit(Instant::now()).is_some() {
             tracing::warn!(
                 "cannot watch {}: no file descriptor left; Weir tries again; raise the limit \
                  (ulimit -n, LimitNOFILE)",
                 self.options.path.display()
             );
         }
-        None
     }
 }
 
@@ -481,7 +484,7 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
             let tried = watched.debounce.seen().clone();
             watched.debounce.tried(tried);
         }
-        pause.max((started.elapsed() * BUSY_SHARE).min(MAX_PAUSE))
+        pause.max((started.elapsed() * PAUSE_FACTOR).min(MAX_PAUSE))
     };
     let error = background::repeat("weir-files", false, pause, step).await;
     tracing::error!(%error, "cannot start the thread that watches limits; changes need a restart");
