@@ -69,7 +69,7 @@ const WAYS: usize = 4;
 /// Entries that share a lock.
 type CacheSet = [CachedKey; WAYS];
 
-/// Groups of a cache: 24 KiB, most of which stay in the nearest cache of the processor.
+/// Groups of a cache: 32 KiB, most of which stay in the nearest cache of the processor.
 const GROUPS: usize = 1_024;
 
 /// The cache; clones share the entries.
@@ -84,6 +84,8 @@ pub struct DenialCache {
 struct Group {
     /// No entry is valid from this instant on. In microseconds since the epoch of the cache.
     until: AtomicU64,
+    /// When an entry was dropped last. Decisions that began before are not cached.
+    forgotten: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -125,10 +127,17 @@ impl DenialCache {
 
     /// The refusals that are cached at `now`. For checks that commit all or none, there are none
     /// unless they are all or refuse the request as a whole. A request with a refund is always
-    /// decided by the store.
+    /// decided by the store, and so is one that acquires a place with all others or not at all: the
+    /// store marks the ids of acquires that it refuses.
     pub fn refused(&self, checks: &Checks, now: Instant) -> CachedRefusals {
         let nothing = || SmallVec::from_elem(None, checks.len());
-        if checks.iter().any(|check| check.hits < 0) {
+        let is_marked = |check: &Check| {
+            checks.commit == Commit::AllOrNone && check.algorithm.counts_in_flight()
+        };
+        if checks
+            .iter()
+            .any(|check| check.hits < 0 || is_marked(check))
+        {
             return nothing();
         }
         let known: CachedRefusals = checks.iter().map(|check| self.find(check, now)).collect();
@@ -181,6 +190,8 @@ impl DenialCache {
 
     fn forget_check(&self, check: &Check) {
         let key = fingerprint(check);
+        let forgotten = &self.group(key).forgotten;
+        forgotten.fetch_max(self.table.micros(Instant::now()), Ordering::Relaxed);
         let mut set = self.table.set(key);
         for entry in set.iter_mut().filter(|entry| entry.key == key) {
             *entry = CachedKey::default();
@@ -254,6 +265,10 @@ impl DenialCache {
         let until = &self.group(new.key).until;
         until.fetch_max(new.until, Ordering::Relaxed);
         let mut set = self.table.set(new.key);
+        // The lock orders it after `forget_check`, or before.
+        if began < self.group(new.key).forgotten.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(known) = set.iter_mut().find(|entry| entry.key == new.key) {
             if new.until > known.until {
                 *known = new;

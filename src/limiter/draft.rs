@@ -83,7 +83,7 @@ impl Limiter {
         let (checks, mut each) = (draft.of.checks, answers.each);
         let are_peeks = picked.iter().any(|index| !draft.is_open(*index));
         if are_peeks {
-            if draft.fits(&each) {
+            if draft.fits(&each) || draft.stays_refused(&picked, &each) {
                 self.note_refused(draft);
             } else {
                 // Only the store decides which of them are over their limits.
@@ -159,6 +159,24 @@ impl Draft<'_> {
                 |peek: Verdict| peek.allowed && check.hits.unsigned_abs() <= peek.remaining;
             !self.is_open(index) || peeks[index.0].verdict.is_ok_and(has_left)
         })
+    }
+
+    /// Whether the request is refused, although the store did not answer some of the peeks: a refusal
+    /// is final. Decides the checks without an answer.
+    fn stays_refused(&mut self, picked: &[CheckIndex], peeks: &[Answer]) -> bool {
+        let checks = self.of.checks;
+        let decided = self.decided[..checks.len()].iter();
+        let allows = |decision: &Option<Decision>| decision.is_none_or(|it| it.allows());
+        if !checks.is_over_limit(decided.map(allows)) {
+            return false;
+        }
+        let open = picked.iter().filter(|&&index| self.is_open(index));
+        let failed = open.filter_map(|&index| Some((index, peeks[index.0].verdict.err()?)));
+        let failed: SmallVec<[_; 4]> = failed.collect();
+        for (index, error) in &failed {
+            self.decided[index.0] = Some(Decision::PolicyAllows(*error));
+        }
+        !failed.is_empty()
     }
 
     /// The decisions on all checks, of which none is open.

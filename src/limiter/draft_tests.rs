@@ -5,9 +5,9 @@ use futures_util::FutureExt;
 use tokio::time::advance;
 
 use super::*;
-use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, Options as AlgorithmOptions};
 use crate::core::answer::{Answer, Answers, Decision};
-use crate::core::time::Period;
+use crate::core::time::{Period, Rate, Unit};
 use crate::core::verdict::{Verdict, Wait};
 use crate::limits::plan::{Check, Modes};
 use crate::limits::rules::Commit;
@@ -154,6 +154,50 @@ async fn a_request_that_is_refused_as_a_whole_only_peeks() {
             assert_eq!((&*draft.letters(), draft.sent()), ("sS", vec![]));
         }
     }
+}
+
+/// The store has failed since the cache learned of the refusal.
+#[tokio::test(start_paused = true)]
+async fn a_cached_refusal_is_final_if_a_peek_fails() {
+    let (limiter, span) = (limiter().await, TraceSpan::default());
+    let both = checks(&[("a", false), ("b", false)], Commit::AllOrNone);
+    refuse(&limiter, &both);
+    let mut draft = limiter.draft(of(&both, &span));
+    draft.answer(&limiter, &[Err(ERROR), Err(ERROR)]);
+    assert_eq!((&*draft.letters(), draft.sent()), ("Df", vec![]));
+    let decisions = draft.decisions();
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.failure().is_none())
+    );
+}
+
+/// The store marks the id of an acquire that it refuses.
+#[tokio::test(start_paused = true)]
+async fn the_store_refuses_acquires_with_others() {
+    let (limiter, span) = (limiter().await, TraceSpan::default());
+    refuse(&limiter, &one("a", false));
+    let options = AlgorithmOptions {
+        kind: AlgorithmKind::Concurrency,
+        max_duration: Some(Span::from_secs(60)),
+        ..AlgorithmOptions::default()
+    };
+    let rate = Rate {
+        requests_per_unit: 10,
+        unit: Unit::None,
+        unit_multiplier: 1,
+    };
+    let in_flight = Algorithm::try_new(&rate, &options).expect("an algorithm");
+    let check = |algorithm| Check::new(algorithm, 1, Modes::default());
+    let mut both = Checks::of([(&b"a"[..], check(LIMIT)), (b"b", check(in_flight))]);
+    both.commit = Commit::AllOrNone;
+    let both = Arc::new(both.with_holder(CheckIndex(1), b"id"));
+    let draft = limiter.draft(of(&both, &span));
+    assert_eq!(
+        (&*draft.letters(), draft.sent()),
+        ("oo", vec![(0, 1), (1, 1)])
+    );
 }
 
 /// Hits may be refused for longer than a peek is.

@@ -173,7 +173,9 @@ impl FailurePolicies {
         if picked.is_empty() {
             return Effects::new();
         }
-        let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
+        // As `decide_locally` counted them.
+        let replicas = self.replicas.get();
+        let releases = checks.subset(&picked, |algorithm| algorithm.share(replicas), |_| true);
         let at = Arrival {
             now: clock::now(),
             max_wait: Span::ZERO,

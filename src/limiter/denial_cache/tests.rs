@@ -401,3 +401,20 @@ proptest! {
         }
     }
 }
+
+/// A refusal arrives after a refund, or a reset, that began later.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_from_before_a_reset_is_not_cached() {
+    let (cache, key) = (cache(), fixed(&[("a", 1)]));
+    let record = |began| {
+        let refused = [Ok(refused_for(900)).into()];
+        cache.record(&key, &[CheckIndex(0)], &refused, began, Instant::now);
+        cache.knows(&key, Instant::now())
+    };
+    let began = Instant::now();
+    tokio::time::advance(ms(10)).await;
+    cache.forget(&key);
+    assert_eq!(record(began), [false]);
+    tokio::time::advance(ms(10)).await;
+    assert_eq!(record(Instant::now()), [true]);
+}

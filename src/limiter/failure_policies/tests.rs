@@ -1,6 +1,10 @@
 use super::*;
-use crate::core::algorithm::{Algorithm, FixedWindow};
-use crate::core::time::{Micros, Period, Span};
+use crate::core::algorithm::places::RequestId;
+use crate::core::algorithm::reservations::Purpose;
+use crate::core::algorithm::{
+    Algorithm, AlgorithmKind, FixedWindow, OnExpiry, Options as AlgorithmOptions, Reservations,
+};
+use crate::core::time::{Micros, Period, Rate, Span, Unit};
 use crate::core::verdict::{Verdict, Wait};
 use crate::limits::plan::Modes;
 
@@ -153,4 +157,52 @@ fn local_counts_a_share_of_the_limit() {
         assert_eq!(passed, expected, "{replicas} replicas");
         assert_eq!(outage.local().size().keys, 1);
     }
+}
+
+/// Hits are refunded at the share of the limit at which they were reserved: the bucket of a tenth
+/// has one token more after 6 s, and gets one back.
+#[test]
+fn settlements_count_the_share_of_the_limit() {
+    let (outage, now) = (outage(10), clock::now());
+    let options = AlgorithmOptions {
+        kind: AlgorithmKind::TokenBucket,
+        ..AlgorithmOptions::default()
+    };
+    let rate = Rate {
+        requests_per_unit: 100,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
+    let terms = Reservations {
+        ttl: Span::from_secs(60),
+        max_share: 100,
+        minimum: 0,
+        on_expiry: OnExpiry::default(),
+    };
+    let id = RequestId::of(b"id");
+    let decide = |hits, purpose, at: Micros| {
+        let mut check = Check::new(algorithm, hits, PLAIN);
+        check.on_store_failure = Local;
+        let checks = Checks::of([(&b"a"[..], check)]);
+        let checks = checks.with_reservation(CheckIndex(0), terms, purpose);
+        let mut decisions = [Decision::Fails(DOWN)];
+        let at = || Arrival {
+            now: at,
+            max_wait: Span::ZERO,
+        };
+        match purpose {
+            Purpose::Settle(_) => drop(outage.release(&checks, |_| true)),
+            _ => drop(outage.apply(&checks, &mut decisions, at)),
+        }
+        decisions[0].allows()
+    };
+    let before = Micros(now.0 - 6_000_000);
+    assert!(decide(10, Purpose::Reserve(id), before), "all of the share");
+    decide(9, Purpose::Settle(id), now);
+    assert!(
+        !decide(3, Purpose::Plain, clock::now()),
+        "more than two are left"
+    );
+    assert!(decide(2, Purpose::Plain, clock::now()));
 }
