@@ -175,6 +175,12 @@ impl WatchedFolder {
         oldest.unwrap_or_else(Instant::now)
     }
 
+    /// Gives up the versions that were seen last, because loading them made the process panic.
+    pub(super) fn skip_seen(&mut self) {
+        let seen = self.debounce.seen().clone();
+        self.debounce.tried(seen);
+    }
+
     /// Polls the files, and calls `load` with them if they have changed; or with all of them as
     /// they are, if they are to be read `now`. If there is no file descriptor for them, they count
     /// as unchanged.
@@ -481,8 +487,7 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
     let step = move || {
         let started = Instant::now();
         if guarded(&metrics, || poll(&live, &mut watched)).is_none() {
-            let tried = watched.debounce.seen().clone();
-            watched.debounce.tried(tried);
+            watched.skip_seen();
         }
         pause.max((started.elapsed() * PAUSE_FACTOR).min(MAX_PAUSE))
     };

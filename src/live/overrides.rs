@@ -22,7 +22,7 @@ pub use self::store::OverrideStore;
 use self::versioned::{Change, StoredOverride, Version, Versioned, keep_ended};
 use super::Live;
 use crate::core::lock;
-use crate::core::time::Span;
+use crate::core::time::{Micros, Span};
 use crate::limits::overrides::{Kind, Override, Overrides, Pattern, Record, instant};
 use crate::limits::plan::key::EntryText;
 use crate::net::clock;
@@ -303,8 +303,10 @@ impl Registry {
     }
 
     async fn read(&self) -> Result<(), String> {
-        // Before the new reading removes them.
-        self.log_expired();
+        let before = self.live.overrides().unwrap_or_default();
+        if before.list.iter().any(|one| one.has_ended(clock::now())) {
+            self.put_in_force(&mut self.state());
+        }
         let loaded = self.load().await;
         let mut state = self.state();
         let loaded = loaded.inspect_err(|error| {
@@ -371,6 +373,7 @@ impl Registry {
 
     fn put_in_force(&self, state: &mut LoadedOverrides) {
         let now = clock::now();
+        self.log_expired(now);
         let stored = state.loaded.all.iter();
         let in_force = stored.filter(|stored| !stored.one.has_ended(now));
         let overrides = Overrides::new(in_force.map(|stored| Arc::clone(&stored.one)).collect());
@@ -383,16 +386,11 @@ impl Registry {
         self.live.replace_overrides(overrides);
     }
 
-    /// Logs the overrides that have expired since the last call, and removes them from the tree,
-    /// which ignores them already. Overrides that had expired before this process started were
-    /// never in it.
-    fn log_expired(&self) {
-        let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());
-        let mut expired = all.list.iter().filter(|one| one.has_ended(now)).peekable();
-        if expired.peek().is_some() {
-            self.put_in_force(&mut self.state());
-        }
-        for one in expired {
+    /// Logs the overrides in the tree that have expired by `now`, when the tree loses them; it ignores
+    /// them already. Overrides that had expired before this process started were never in it.
+    fn log_expired(&self, now: Micros) {
+        let all = self.live.overrides().unwrap_or_default();
+        for one in all.list.iter().filter(|one| one.has_ended(now)) {
             self.changes.ended.fetch_add(1, Ordering::Relaxed);
             audit!(&self.values, one; set_by = %one.by, reason = %one.reason, "override ended");
         }

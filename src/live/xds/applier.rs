@@ -32,6 +32,9 @@ use crate::observe::metrics::Metrics;
 /// lines to the log.
 const IDLE: Duration = Duration::from_millis(250);
 
+/// The pause after an attempt to write the cache that failed.
+const SAVE_AGAIN: Duration = Duration::from_secs(10);
+
 /// A response of the control plane, as it waits to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Update {
@@ -107,23 +110,20 @@ impl OverlayFile {
         (Self(file), overlay)
     }
 
-    /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read,
-    /// and can be used.
-    fn poll(&mut self, now: bool) -> Option<Overlay> {
+    /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read.
+    fn poll(&mut self, now: bool) -> Option<Result<Overlay, Vec<Problem>>> {
         let options = self.0.options().clone();
         let load = |read: &Read| overlay(&options.path, read, &options.compile);
-        match self.0.poll(now, load)? {
-            Ok(overlay) => {
-                tracing::info!(entries = overlay.entries(), "overlay file loaded");
-                Some(overlay)
-            }
+        let loaded = self.0.poll(now, load)?;
+        match &loaded {
+            Ok(overlay) => tracing::info!(entries = overlay.entries(), "overlay file loaded"),
             Err(problems) => {
                 let (count, stays) = (problems.len(), "its previous content stays in force");
                 tracing::error!(problems = count, "overlay file rejected; {stays}");
-                log_problems(&problems, "");
-                None
+                log_problems(problems, "");
             }
         }
+        Some(loaded)
     }
 }
 
@@ -146,8 +146,11 @@ pub(super) struct Applier {
     overlay: Option<OverlayFile>,
     cache: Option<Cache>,
     report: Report,
-    /// Whether the last attempt to write the cache failed, which is logged once.
-    save_failed: bool,
+    /// The problems of the last response, and of the overlay file.
+    refused: Vec<Problem>,
+    refused_overlay: Vec<Problem>,
+    /// The next attempt to write the cache, if the last one failed.
+    save_again: Option<Instant>,
 }
 
 impl Applier {
@@ -159,12 +162,12 @@ impl Applier {
         status: Status,
         options: &Options,
     ) -> (Self, Vec<Problem>) {
-        let (mut rules, mut problems) = (options.rules.clone(), Vec::new());
+        let (mut rules, mut refused_overlay) = (options.rules.clone(), Vec::new());
         let overlay = options.overlay_file.as_deref().map(|path| {
             let (file, read) = OverlayFile::open(path, options.max_memory);
             match read {
                 Ok(overlay) => rules.overlay = Some(Arc::new(overlay)),
-                Err(found) => problems = found,
+                Err(problems) => refused_overlay = problems,
             }
             file
         });
@@ -182,10 +185,13 @@ impl Applier {
             overlay,
             cache,
             report: Report::new(max_memory),
-            save_failed: false,
+            refused: Vec::new(),
+            refused_overlay: refused_overlay.clone(),
+            save_again: None,
         };
+        applier.show_refusals();
         applier.restore();
-        (applier, problems)
+        (applier, refused_overlay)
     }
 
     /// Puts the saved configuration in force, if there is one.
@@ -238,13 +244,48 @@ impl Applier {
         self.live.free_old();
         let now = Instant::now();
         let asked = self.live.take_reload();
-        let overlay = self.overlay.as_mut().and_then(|file| file.poll(asked));
-        if let Some(overlay) = overlay {
-            let applied = self.guarded(|configuration| configuration.apply_overlay(overlay));
-            self.put_in_force(applied, &[], now);
+        match self.poll_overlay(asked) {
+            Some(Ok(overlay)) => {
+                self.refused_overlay.clear();
+                self.show_refusals();
+                let applied = self.guarded(|configuration| configuration.apply_overlay(overlay));
+                self.put_in_force(applied, &[], now);
+                self.save();
+            }
+            Some(Err(problems)) => {
+                self.refused_overlay = problems;
+                self.show_refusals();
+            }
+            None => {}
+        }
+        if self.save_again.is_some_and(|again| again <= now) {
             self.save();
         }
         self.report.idle(now);
+    }
+
+    fn poll_overlay(&mut self, asked: bool) -> Option<Result<Overlay, Vec<Problem>>> {
+        let file = self.overlay.as_mut()?;
+        let Some(polled) = files::guarded(&self.metrics, || file.poll(asked)) else {
+            file.0.skip_seen();
+            return None;
+        };
+        if polled.is_none() && asked {
+            // No descriptor is free.
+            self.live.ask_for_reload();
+        }
+        polled
+    }
+
+    /// Shows what is refused now in the status and in metrics.
+    fn show_refusals(&self) {
+        let problems = self.refused_overlay.iter().chain(&self.refused);
+        let problems: Vec<_> = problems.cloned().collect();
+        if problems.is_empty() {
+            self.live.clear_rejection();
+        } else {
+            self.live.reject(problems);
+        }
     }
 
     fn apply(&mut self, mut update: Update) -> Answer {
@@ -287,17 +328,14 @@ impl Applier {
             self.report.loaded(old.as_deref(), snapshot, version, now);
         }
         self.report.warnings(applied.warnings);
-        if applied.problems.is_empty() {
-            self.live.clear_rejection();
-        } else {
-            self.live.reject(applied.problems.clone());
-        }
+        self.refused.clone_from(&applied.problems);
+        self.show_refusals();
         let counts = (applied.kept, applied.absent);
         let has_none = is_first && snapshot.is_none();
         self.report.refused(applied.problems, counts, has_none);
     }
 
-    /// Saves the configuration in force, if it has changed.
+    /// Saves the configuration in force, if it has changed since it was saved.
     fn save(&mut self) {
         let Some(cache) = &self.cache else { return };
         if !self.configuration.take_changed() {
@@ -309,16 +347,17 @@ impl Applier {
             Ok(()) => Count::Saved,
             Err(_) => Count::SaveFailed,
         });
-        if let Err(error) = &written
-            && !self.save_failed
-        {
+        let failed_before = self.save_again.take().is_some();
+        let Err(error) = written else { return };
+        self.configuration.set_changed();
+        self.save_again = Some(Instant::now() + SAVE_AGAIN);
+        if !failed_before {
             let path = cache.path.display();
             tracing::warn!(
                 "CONFIG_GRPC_XDS_CACHE_FILE: {path} cannot be written ({error}); make its folder \
                  writable, or a process that starts while the control plane is down has no limits"
             );
         }
-        self.save_failed = written.is_err();
     }
 }
 

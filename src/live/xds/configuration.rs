@@ -84,9 +84,21 @@ impl Configuration {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Applies the wanted resources once more, with another overlay.
+    /// The resources in force have to be saved again.
+    pub(super) fn set_changed(&mut self) {
+        self.has_changed = true;
+    }
+
+    /// Applies the wanted resources once more, with another overlay. Before the first response there
+    /// is nothing to apply: no limits are known, which is not the same as none.
     pub(super) fn apply_overlay(&mut self, overlay: Overlay) -> Applied {
         self.options.overlay = Some(Arc::new(overlay));
+        if self.changes == 0 && self.last.is_none() {
+            return Applied {
+                is_known: true,
+                ..Applied::default()
+            };
+        }
         self.has_new_content();
         self.apply_wanted()
     }

@@ -171,3 +171,18 @@ async fn a_folder_that_cannot_be_written_is_one_warning() {
             >= 3.0
     );
 }
+
+/// The control plane sends nothing more.
+#[tokio::test]
+async fn limits_that_could_not_be_saved_are_saved_later() {
+    let (files, control) = (Files::new(), ControlPlane::start());
+    control.set("1", [users("a", 1)]);
+    let path = files.text("later/limits");
+    let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_CACHE_FILE", &path)]);
+    wait_for_amount(&mut weir.client().await, "a", 1).await;
+    weir.wait_for_log("cannot be written").await;
+    let folder = std::path::Path::new(&path).parent().expect("a folder");
+    std::fs::create_dir(folder).expect("a new folder");
+    let is_saved = || std::fs::exists(&path).expect("readable").then_some(());
+    assert!(eventually_async(is_saved).await.is_some());
+}

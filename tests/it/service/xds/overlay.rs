@@ -62,11 +62,14 @@ async fn the_overlay_adds_options_and_is_read_again_when_it_changes() {
         "it does not match this domain"
     );
 
-    // A mistake changes nothing.
+    // A mistake changes nothing, and is shown until it is corrected.
+    let is_loaded = || weir.metric("weir_config_last_load_successful");
+    assert_eq!(is_loaded(), Some(1.0));
     files.write("overlay.yaml", "domains: 7\n");
     weir.wait_for_log("overlay file rejected").await;
     control.set("2", [users("a", 11)]);
     wait_for_amount(client, "a", 11).await;
+    assert_eq!(is_loaded(), Some(0.0));
     // The limits have another algorithm as soon as the overlay says so, although the control plane
     // sends nothing.
     files.write(
@@ -76,6 +79,28 @@ async fn the_overlay_adds_options_and_is_read_again_when_it_changes() {
     weir.wait_for_log("overlay file loaded").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(call(client, "a", "user", 0).await, (Code::Ok, 3));
+    assert_eq!(is_loaded(), Some(1.0));
+}
+
+/// Limits that are not known yet are not the same as none.
+#[tokio::test]
+async fn an_overlay_alone_puts_no_limits_in_force() {
+    let files = Files::new();
+    files.write("overlay.yaml", DEBT);
+    let weir = start(
+        "http://127.0.0.1:1",
+        &[("CONFIG_GRPC_XDS_OVERLAY_FILE", &files.text("overlay.yaml"))],
+    );
+    files.write("overlay.yaml", &DEBT.replace("a*", "b*"));
+    weir.wait_for_log("overlay file loaded").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let descriptors = vec![descriptor_with_hits(&[("user", "u")], 1)];
+    let answer = weir.client().await;
+    let answer = { answer }
+        .should_rate_limit(request("a", descriptors))
+        .await;
+    let status = answer.expect_err("no limits are known");
+    assert_eq!(status.code(), tonic::Code::Unavailable);
 }
 
 #[tokio::test]
