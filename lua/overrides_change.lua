@@ -30,5 +30,9 @@ if change == 'set' then
   end
   redis.call('HSET', key, id, text)
 end
+local last_reset = string.match(redis.call('HGET', key, 'version') or '', 'reset%x+$')
+if last_reset and not string.find(version, 'reset', 1, true) then
+  version = version .. ' ' .. last_reset
+end
 redis.call('HSET', key, 'version', version)
 return 1

@@ -318,7 +318,7 @@ impl Registry {
         })?;
         state.loaded_at = Some(Instant::now());
         if let Some(mut loaded) = loaded {
-            if loaded.version.is_reset() {
+            if loaded.version.last_reset() != state.loaded.version.last_reset() {
                 (self.on_reset)();
             }
             let errors = std::mem::take(&mut loaded.errors);

@@ -28,7 +28,8 @@ use crate::store::redis::wire::commands::CommandBuffer;
 /// The field of the version. No id is written so.
 const VERSION: &str = "version";
 
-/// The version begins so after the reset of a counter, which changes no override.
+/// The version of the reset of a counter begins so. It changes no override, and later versions end
+/// with it: other replicas may not have seen it yet.
 const RESET: &str = "reset";
 
 /// The longest wait for one page of a reading, or for a change. The pages have no common deadline:
@@ -71,9 +72,14 @@ impl Version {
         self.0 == [0, b'0']
     }
 
-    /// Whether the last change was the reset of a counter.
-    pub(super) fn is_reset(&self) -> bool {
-        self.0.starts_with(RESET.as_bytes())
+    /// The part that changes with the reset of a counter; empty before the first one.
+    pub(super) fn last_reset(&self) -> &[u8] {
+        let version = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
+        let parts = version.split(|&byte| byte == b' ');
+        parts
+            .last()
+            .filter(|last| last.starts_with(RESET.as_bytes()))
+            .unwrap_or_default()
     }
 }
 

@@ -501,7 +501,12 @@ async fn a_reset_voids_what_other_replicas_hold() {
             hold(weir, client, key).await;
         }
         let (entry, token) = (format!("{key}=x"), token.to_str().expect("UTF-8"));
-        weirs[0].command(&["reset", "--admin-token-file", token, "-d", "leases", &entry]);
+        let order = |order: &str, entry: &str| {
+            weirs[0].command(&[order, "--admin-token-file", token, "-d", "leases", entry]);
+        };
+        order("reset", &entry);
+        // Most often before the other replica has polled.
+        order("block", &format!("{key}=other"));
         let passed = admitted(&clients[0], key, 1, (1_000, 8)).await;
         assert_eq!(passed, 1_000, "{key}");
         let none = || held(&weirs[1], key).is_none().then_some(());
