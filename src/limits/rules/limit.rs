@@ -176,7 +176,7 @@ pub struct RowMeaning {
 }
 
 /// Memory of a row with numbers of its own; config/tables.md and deploy/bounds.md document about 150
-/// bytes.
+/// bytes. It is full: a further option needs a type with a niche, such as `NonZeroU32`.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 
 /// The amount of a row.

@@ -506,8 +506,15 @@ fn check_or_write(path: &Path, lines: &[String], wrong: &mut String) {
     }
     let expected = fs::read_to_string(path).unwrap_or_default();
     if found != expected {
-        let path = path.display();
-        write!(wrong, "=== {path}: expected\n{expected}--- found\n{found}").expect("a string");
+        writeln!(wrong, "=== {}", path.display()).expect("a string");
+        let [expected, found]: [BTreeSet<_>; 2] =
+            [&expected, &found].map(|it| it.lines().collect());
+        for line in expected.difference(&found) {
+            writeln!(wrong, "expected: {line}").expect("a string");
+        }
+        for line in found.difference(&expected) {
+            writeln!(wrong, "found:    {line}").expect("a string");
+        }
     }
 }
 
