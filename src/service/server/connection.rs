@@ -233,7 +233,15 @@ pub(super) async fn serve<T: LimitServices>(
     let http2_waker = Http2Waker::of_task().await;
     let waker = Waker::from(Arc::clone(&http2_waker));
     poll_fn(|context| {
-        if poll_close(&mut close_timers, &mut http2, &unread, metrics, context).is_ready() {
+        let is_over = poll_close(
+            &mut close_timers,
+            &mut http2,
+            &unread,
+            &open,
+            metrics,
+            context,
+        );
+        if is_over.is_ready() {
             return Poll::Ready(());
         }
         queue_delay.begin();
@@ -268,6 +276,7 @@ fn poll_close(
     close_timers: &mut JoinSet<Close>,
     http2: &mut Http2Connection,
     unread: &OfConnection,
+    open: &Arc<OpenConnection>,
     metrics: &Metrics,
     context: &mut Context<'_>,
 ) -> Poll<()> {
@@ -276,10 +285,7 @@ fn poll_close(
             Close::Graceful(grace) => {
                 http2.graceful_shutdown();
                 unread.closing();
-                close_timers.spawn(async move {
-                    sleep(grace).await;
-                    Close::Now
-                });
+                close_timers.spawn(close_after(grace, Arc::clone(open)));
             }
             Close::Now => return Poll::Ready(()),
             Close::WithoutPong => {
@@ -418,13 +424,22 @@ async fn close_in_time(options: Options, mut phase: Draining, open: Arc<OpenConn
     Close::Graceful(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
         grace = draining(&mut phase) => grace,
-        // A shaper may hold calls for longer.
-        () = open.must_end() => if open.is_needed() {
-            options.max_connection_age_grace
-        } else {
-            IDLE_GRACE
-        },
+        () = open.must_end() => options.max_connection_age_grace,
     })
+}
+
+/// Waits for this grace period; if another connection needs the memory of this one, only while calls
+/// wait for the store or for a shaper, and [`IDLE_GRACE`].
+async fn close_after(grace: Duration, open: Arc<OpenConnection>) -> Close {
+    let place_is_needed = async {
+        open.must_end().await;
+        while open.is_needed() {
+            sleep(IDLE_GRACE).await;
+        }
+        sleep(IDLE_GRACE).await;
+    };
+    let _ = timeout(grace, place_is_needed).await;
+    Close::Now
 }
 
 /// Waits until the client leaves a ping without an answer.
@@ -443,4 +458,30 @@ async fn close_without_pong(mut pings: PingPong) -> Close {
 pub(super) async fn draining(phase: &mut Draining) -> Duration {
     let grace = phase.wait_for(Option::is_some).await;
     grace.ok().and_then(|grace| *grace).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::server::open_connections::{OpenConnections, WaitsFor};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_has_to_end_waits_only_for_calls_that_are_held() {
+        let all = OpenConnections::new(&Options {
+            max_connections: 1,
+            ..Options::default()
+        });
+        let open = Arc::new(all.open().expect("there is space").0);
+        // As after its age.
+        let mut close = tokio::spawn(close_after(HOUR, Arc::clone(&open)));
+        assert!(timeout(HOUR / 2, &mut close).await.is_err());
+        all.tick();
+        let _other = all.open().expect("the first is idle");
+        let held = open.stream(WaitsFor::Decision);
+        assert!(timeout(HOUR / 4, &mut close).await.is_err());
+        drop(held);
+        assert!(timeout(3 * IDLE_GRACE, close).await.is_ok());
+    }
 }

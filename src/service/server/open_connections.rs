@@ -3,7 +3,8 @@
 //! room for a new one: clients that hold idle connections cannot keep out others.
 //!
 //! A call costs one store of its time in seconds; the last calls are read when a connection has to
-//! end.
+//! end. A connection whose calls wait for the store or for a shaper is not idle, however long ago
+//! they came.
 //!
 //! HTTP/2 never gives back the room for the calls that a connection had at a time. Therefore a
 //! connection takes memory for them when it has more than ever, and holds it until it is closed. All
@@ -50,10 +51,10 @@ pub(crate) const MAX_FRAMES_OF_A_TURN: usize = 128;
 const MIN_FRAMES_OF_A_TURN: usize = 16;
 const FRAMES_OF_ALL_TURNS: usize = 8_192;
 
-/// Connections with much room that were asked to end, and have not ended yet.
+/// No connection with much room is asked to end while this many are leaving.
 const MAX_LEAVING: usize = 4;
 
-/// At most one connection, and this part of all, were asked to end and have not ended yet.
+/// At most one connection more than this part of all is leaving.
 const LEAVING_PART: usize = 32;
 
 /// All open connections.
@@ -72,14 +73,27 @@ pub(super) struct OpenConnections {
     /// more.
     now: AtomicU64,
     next_id: AtomicU64,
-    /// Connections that were not asked to end, by the recorded time of their last call. The record
-    /// is updated when a connection has to end.
-    by_last_call: Mutex<ByLastCall>,
+    connections: Mutex<Connections>,
     /// A call was refused since the last second, because there was no room for it.
     is_short: AtomicBool,
 }
 
-type ByLastCall = BTreeMap<(u64, u64), Arc<Activity>>;
+/// The open connections: each is in one of these maps.
+#[derive(Debug, Default)]
+struct Connections {
+    /// Those that were not asked to end, by the recorded time of their last call, and by id. The
+    /// record is updated when a connection has to end.
+    by_last_call: BTreeMap<(u64, u64), Arc<Activity>>,
+    /// Those that were asked to end, by id.
+    asked_to_end: BTreeMap<u64, AskedToEnd>,
+}
+
+#[derive(Debug)]
+struct AskedToEnd {
+    /// Calls waited for the store or for a shaper when it was asked. A shaper may hold them for an
+    /// hour.
+    was_needed: bool,
+}
 
 /// Time of a connection's last call.
 #[derive(Debug, Default)]
@@ -150,27 +164,29 @@ impl OpenConnections {
     /// may have become busy together.
     pub(super) fn tick(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut by_last_call = lock(&self.by_last_call);
-        let is_short = self.is_short.swap(false, Ordering::Relaxed);
-        while is_short
-            && self.leaving(&by_last_call) < MAX_LEAVING
-            && self.end_largest(&mut by_last_call)
-        {}
-        let freed = |all: &ByLastCall| self.leaving(all) as u64 * self.bytes_of_each;
-        while self.bytes().saturating_sub(freed(&by_last_call)) > self.max_bytes
-            && self.may_end(&by_last_call)
-            && Self::end_idle(&mut by_last_call, now + 1)
+        let mut connections = lock(&self.connections);
+        if self.is_short.swap(false, Ordering::Relaxed) {
+            for _ in connections.leaving()..MAX_LEAVING {
+                if !self.end_largest(&mut connections) {
+                    break;
+                }
+            }
+        }
+        let freed = |all: &Connections| all.asked_to_end.len() as u64 * self.bytes_of_each;
+        while self.bytes().saturating_sub(freed(&connections)) > self.max_bytes
+            && self.may_end(connections.asked_to_end.len())
+            && connections.end_idle(now, now + 1)
         {}
     }
 
     /// Opens one more, and returns whether another had to be asked to end. `None`: no connection is
-    /// idle, or too many that were asked have not ended yet.
+    /// idle, or too many are leaving.
     pub(super) fn open(self: &Arc<Self>) -> Option<(OpenConnection, bool)> {
         let now = self.now.load(Ordering::Relaxed);
-        let mut by_last_call = lock(&self.by_last_call);
+        let mut connections = lock(&self.connections);
         let is_full =
             self.count() >= self.max || self.bytes() + self.bytes_of_each > self.max_bytes;
-        if is_full && !(self.may_end(&by_last_call) && Self::end_idle(&mut by_last_call, now)) {
+        if is_full && !(self.may_end(connections.leaving()) && connections.end_idle(now, now)) {
             return None;
         }
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -180,48 +196,22 @@ impl OpenConnections {
             recorded: now.into(),
             ..Activity::default()
         });
-        by_last_call.insert((now, id), Arc::clone(&activity));
+        let recorded = Arc::clone(&activity);
+        connections.by_last_call.insert((now, id), recorded);
         let all = Arc::clone(self);
         Some((OpenConnection { all, id, activity }, is_full))
     }
 
-    /// Asks the connection to end that was idle for longest; false if no connection was idle for a
-    /// second. A recorded last call is never later than the actual one, so the first connection
-    /// whose record is up to date was idle for longest.
-    fn end_idle(by_last_call: &mut ByLastCall, now: u64) -> bool {
-        for _ in 0..MAX_LOOKS {
-            let Some(((recorded, id), activity)) = by_last_call.pop_first() else {
-                return false;
-            };
-            let last_call = activity.last_call.load(Ordering::Relaxed);
-            if last_call == recorded && recorded < now {
-                activity.must_end.notify_one();
-                return true;
-            }
-            activity.recorded.store(last_call, Ordering::Relaxed);
-            by_last_call.insert((last_call, id), activity);
-            if recorded >= now {
-                return false;
-            }
-        }
-        false
-    }
-
-    /// Connections that were asked to end and have not ended yet.
-    fn leaving(&self, by_last_call: &ByLastCall) -> usize {
-        self.count().saturating_sub(by_last_call.len())
-    }
-
-    /// Whether a further connection may be asked to end in favour of another.
-    fn may_end(&self, by_last_call: &ByLastCall) -> bool {
-        self.leaving(by_last_call) <= self.max / LEAVING_PART
+    /// Whether a further connection may be asked to end while so many are.
+    fn may_end(&self, leaving: usize) -> bool {
+        leaving <= self.max / LEAVING_PART
     }
 
     /// Makes room for more calls at a time on a connection.
     fn grow(&self, own: &Activity, streams: usize, waits: WaitsFor) -> bool {
         let streams = streams.next_power_of_two().max(FIRST_STREAMS);
         // One connection at a time.
-        let _connections = lock(&self.by_last_call);
+        let _connections = lock(&self.connections);
         let before = own.streams.load(Ordering::Relaxed);
         let more = bytes_of(streams).saturating_sub(bytes_of(before));
         let max = self.max_bytes / waits as u64;
@@ -239,17 +229,59 @@ impl OpenConnections {
 
     /// Asks the connection to end that has the most room without need; false if none has more than its
     /// share of what calls without messages may take.
-    fn end_largest(&self, by_last_call: &mut ByLastCall) -> bool {
+    fn end_largest(&self, connections: &mut Connections) -> bool {
         let share = self.streams_of_each(4).max(FIRST_STREAMS as u64) as usize;
-        let looked_at = by_last_call.iter().take(MAX_LOOKS);
+        let looked_at = connections.by_last_call.iter().take(MAX_LOOKS);
         let largest = looked_at.max_by_key(|(_, activity)| activity.spare());
         let Some((&key, _)) = largest.filter(|(_, largest)| largest.spare() > share) else {
             return false;
         };
-        let largest = by_last_call.remove(&key);
-        largest
-            .inspect(|largest| largest.must_end.notify_one())
-            .is_some()
+        if let Some(largest) = connections.by_last_call.remove(&key) {
+            connections.ask_to_end(key.1, &largest);
+        }
+        true
+    }
+}
+
+impl Connections {
+    /// Connections that were asked to end and end within a second. Those whose calls waited for
+    /// the store or for a shaper may stay for long; no other was opened in their place.
+    fn leaving(&self) -> usize {
+        let asked = self.asked_to_end.values();
+        asked.filter(|connection| !connection.was_needed).count()
+    }
+
+    /// Asks the connection to end that was idle for longest; false if none was idle since before this
+    /// second, where `now` is the current one. A recorded last call is never later than the actual one, so the first connection
+    /// whose record is up to date was idle for longest. A call that waits for the store or for a
+    /// shaper counts as one that has just come.
+    fn end_idle(&mut self, now: u64, before: u64) -> bool {
+        for _ in 0..MAX_LOOKS {
+            let Some(((recorded, id), activity)) = self.by_last_call.pop_first() else {
+                return false;
+            };
+            if activity.is_needed() {
+                activity.last_call.store(now, Ordering::Relaxed);
+            }
+            let last_call = activity.last_call.load(Ordering::Relaxed);
+            if last_call == recorded && recorded < before {
+                self.ask_to_end(id, &activity);
+                return true;
+            }
+            activity.recorded.store(last_call, Ordering::Relaxed);
+            self.by_last_call.insert((last_call, id), activity);
+            if recorded >= before {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Asks a connection to end that is no longer among the others.
+    fn ask_to_end(&mut self, id: u64, activity: &Activity) {
+        let was_needed = activity.is_needed();
+        self.asked_to_end.insert(id, AskedToEnd { was_needed });
+        activity.must_end.notify_one();
     }
 }
 
@@ -259,6 +291,11 @@ fn bytes_of(streams: usize) -> u64 {
 }
 
 impl Activity {
+    /// Whether calls wait for the store or for a shaper.
+    fn is_needed(&self) -> bool {
+        self.whole.load(Ordering::Relaxed) > 0
+    }
+
     /// Room that no call with a whole message needs.
     fn spare(&self) -> usize {
         let whole = self.whole.load(Ordering::Relaxed);
@@ -296,7 +333,7 @@ impl OpenConnection {
 
     /// Whether calls wait for the store or for a shaper.
     pub(super) fn is_needed(&self) -> bool {
-        self.activity.whole.load(Ordering::Relaxed) > 0
+        self.activity.is_needed()
     }
 
     /// Records calls that arrived at a time.
@@ -310,17 +347,23 @@ impl OpenConnection {
         }
     }
 
-    /// Waits until a new connection needs its place.
+    /// Waits until another connection needs its place; returns at once if one does already.
     pub(super) fn must_end(&self) -> impl Future<Output = ()> + Send + 'static {
         let must_end = Arc::clone(&self.activity.must_end);
-        async move { must_end.notified().await }
+        async move {
+            must_end.notified().await;
+            // For all that wait for it later.
+            must_end.notify_one();
+        }
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        let mut by_last_call = lock(&self.all.by_last_call);
-        by_last_call.remove(&(self.activity.recorded.load(Ordering::Relaxed), self.id));
+        let mut connections = lock(&self.all.connections);
+        let key = (self.activity.recorded.load(Ordering::Relaxed), self.id);
+        connections.by_last_call.remove(&key);
+        connections.asked_to_end.remove(&self.id);
         let streams = self.activity.streams.load(Ordering::Relaxed);
         let bytes = bytes_of(streams);
         self.all.stream_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -476,6 +519,46 @@ mod tests {
                     == 1
         );
         drop(open);
-        assert!(lock(&all.by_last_call).is_empty() && all.count() == 0);
+        let connections = lock(&all.connections);
+        assert!(connections.by_last_call.is_empty() && connections.asked_to_end.is_empty());
+        assert_eq!(all.count(), 0);
+    }
+
+    #[test]
+    fn a_connection_whose_calls_wait_is_not_idle() {
+        let all = OpenConnections::new(&of_at_most(2));
+        let [holding, other] = [(); 2].map(|()| opened(&all));
+        let held = take(&holding, 1, Decision);
+        all.tick();
+        all.tick();
+        let third = opened(&all);
+        assert!(must_end(&other) && !must_end(&holding));
+        drop(other);
+        third.called(1);
+        assert!(all.open().is_none(), "calls wait, or have just come");
+        drop(held);
+        all.tick();
+        let _fourth = opened(&all);
+        assert!(must_end(&holding) && !must_end(&third));
+    }
+
+    #[test]
+    fn connections_whose_calls_are_held_do_not_keep_others_from_ending() {
+        let all = with_room_for(512);
+        let open: Vec<_> = (0..8).map(|_| opened(&all)).collect();
+        for connection in &open {
+            drop(take(connection, 64, Decision));
+        }
+        let held: Vec<_> = open
+            .iter()
+            .flat_map(|connection| take(connection, 1, Decision))
+            .collect();
+        let ended = || open.iter().filter(|open| must_end(open)).count();
+        for expected in [MAX_LEAVING, 2 * MAX_LEAVING] {
+            assert!(take(&open[0], 1_024, Client).len() < 1_024, "no room");
+            all.tick();
+            assert_eq!(ended(), expected);
+        }
+        assert_eq!((held.len(), lock(&all.connections).leaving()), (8, 0));
     }
 }

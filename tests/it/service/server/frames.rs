@@ -16,6 +16,8 @@ use tonic::Code;
 use super::{Options, Server, request_of};
 use crate::support::wait::eventually_async;
 
+const SECOND: Duration = Duration::from_secs(1);
+
 pub(super) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A connection whose streams have an initial window of this size.
@@ -303,4 +305,25 @@ async fn too_many_waiting_calls_are_refused_at_once() {
         .expect("a message in two parts takes the permit");
     assert_eq!(refused(), Some(4.0));
     drop((second, third, whole));
+}
+
+/// It was asked to end when it was old, and a stream keeps it open.
+#[tokio::test]
+async fn an_old_connection_ends_when_a_new_one_needs_its_place() {
+    let server = Server::start(Options {
+        max_connections: 1,
+        max_connection_age: Duration::from_millis(100),
+        ..Options::default()
+    });
+    let mut old = connect(&server, 65_535).await;
+    let watch = head("/grpc.health.v1.Health/Watch", &[]);
+    let (answer, mut stream) = begin(&mut old, watch, false).await;
+    stream.send_data(framed(b""), true).expect("an open stream");
+    let mut body = answer.await.expect("an answer").into_body();
+    body.data().await.expect("a status").expect("a status");
+    assert!(timeout(2 * SECOND, body.data()).await.is_err(), "it stays");
+    let mut new = connect(&server, 65_535).await;
+    assert_eq!(read(send(&mut new, b"x").await).await.2, Code::Ok);
+    let ended = timeout(10 * SECOND, body.data()).await.expect("it ends");
+    assert!(ended.is_none_or(|data| data.is_err()));
 }
