@@ -166,11 +166,7 @@ impl OpenConnections {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         let mut connections = lock(&self.connections);
         if self.is_short.swap(false, Ordering::Relaxed) {
-            for _ in connections.leaving()..MAX_LEAVING {
-                if !self.end_largest(&mut connections) {
-                    break;
-                }
-            }
+            self.end_largest(&mut connections);
         }
         let freed = |all: &Connections| all.asked_to_end.len() as u64 * self.bytes_of_each;
         while self.bytes().saturating_sub(freed(&connections)) > self.max_bytes
@@ -227,19 +223,21 @@ impl OpenConnections {
         is_free
     }
 
-    /// Asks the connection to end that has the most room without need; false if none has more than its
-    /// share of what calls without messages may take.
-    fn end_largest(&self, connections: &mut Connections) -> bool {
+    /// Asks the connections to end that have the most room without need, if they have more than their
+    /// share of what calls without messages may take. Looks at all connections: records of last calls
+    /// are old, and do not show which ones are busy.
+    fn end_largest(&self, connections: &mut Connections) {
         let share = self.streams_of_each(4).max(FIRST_STREAMS as u64) as usize;
-        let looked_at = connections.by_last_call.iter().take(MAX_LOOKS);
-        let largest = looked_at.max_by_key(|(_, activity)| activity.spare());
-        let Some((&key, _)) = largest.filter(|(_, largest)| largest.spare() > share) else {
-            return false;
-        };
-        if let Some(largest) = connections.by_last_call.remove(&key) {
-            connections.ask_to_end(key.1, &largest);
+        let with_spare = connections.by_last_call.iter();
+        let with_spare = with_spare.map(|(&key, activity)| (activity.spare(), key));
+        let mut largest: Vec<_> = with_spare.filter(|&(spare, _)| spare > share).collect();
+        largest.sort_unstable_by(|one, other| other.cmp(one));
+        largest.truncate(MAX_LEAVING.saturating_sub(connections.leaving()));
+        for (_, key) in largest {
+            if let Some(activity) = connections.by_last_call.remove(&key) {
+                connections.ask_to_end(key.1, &activity);
+            }
         }
-        true
     }
 }
 
@@ -522,6 +520,16 @@ mod tests {
         let connections = lock(&all.connections);
         assert!(connections.by_last_call.is_empty() && connections.asked_to_end.is_empty());
         assert_eq!(all.count(), 0);
+    }
+
+    #[test]
+    fn a_connection_with_much_room_ends_among_many_older_ones() {
+        let all = with_room_for(64 * MAX_LOOKS as u64);
+        let older: Vec<_> = (0..MAX_LOOKS).map(|_| opened(&all)).collect();
+        let largest = opened(&all);
+        assert!(!take(&largest, usize::MAX, Client).is_empty());
+        all.tick();
+        assert!(must_end(&largest) && !older.iter().any(|older| must_end(older)));
     }
 
     #[test]
