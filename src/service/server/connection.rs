@@ -7,6 +7,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker, ready};
@@ -216,11 +217,11 @@ pub(super) async fn serve<T: LimitServices>(
     let metrics = &worker.services.metrics;
 
     // Timers run in separate tasks: the serving task is woken often, and would poll them each time.
-    let mut close_timers = JoinSet::new();
+    let mut timers = JoinSet::new();
     if let Some(pings) = http2.ping_pong() {
-        close_timers.spawn(close_without_pong(pings));
+        timers.spawn(close_without_pong(pings, Arc::clone(&queue_delay)));
     }
-    close_timers.spawn(close_in_time(options, phase, Arc::clone(&open)));
+    timers.spawn(close_in_time(options, phase, Arc::clone(&open)));
     let mut accepted = Vec::new();
     let mut calls = Calls {
         services: Arc::clone(&worker.services),
@@ -233,15 +234,7 @@ pub(super) async fn serve<T: LimitServices>(
     let http2_waker = Http2Waker::of_task().await;
     let waker = Waker::from(Arc::clone(&http2_waker));
     poll_fn(|context| {
-        let is_over = poll_close(
-            &mut close_timers,
-            &mut http2,
-            &unread,
-            &open,
-            metrics,
-            context,
-        );
-        if is_over.is_ready() {
+        if poll_close(&mut timers, &mut http2, &unread, &open, metrics, context).is_ready() {
             return Poll::Ready(());
         }
         queue_delay.begin();
@@ -273,19 +266,19 @@ pub(super) async fn serve<T: LimitServices>(
 
 /// Ends the connection gracefully when a timer asks for it. Ready: it ends at once.
 fn poll_close(
-    close_timers: &mut JoinSet<Close>,
+    timers: &mut JoinSet<Close>,
     http2: &mut Http2Connection,
     unread: &OfConnection,
     open: &Arc<OpenConnection>,
     metrics: &Metrics,
     context: &mut Context<'_>,
 ) -> Poll<()> {
-    while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
+    while let Poll::Ready(Some(Ok(close))) = timers.poll_join_next(context) {
         match close {
             Close::Graceful(grace) => {
                 http2.graceful_shutdown();
                 unread.closing();
-                close_timers.spawn(close_after(grace, Arc::clone(open)));
+                timers.spawn(close_after(grace, Arc::clone(open)));
             }
             Close::Now => return Poll::Ready(()),
             Close::WithoutPong => {
@@ -428,8 +421,8 @@ async fn close_in_time(options: Options, mut phase: Draining, open: Arc<OpenConn
     })
 }
 
-/// Waits for this grace period; if another connection needs the memory of this one, only while calls
-/// wait for the store or for a shaper, and [`IDLE_GRACE`].
+/// Waits for this grace period; if another connection needs the memory of this one, only while
+/// calls wait for the store or for a shaper, and [`IDLE_GRACE`].
 async fn close_after(grace: Duration, open: Arc<OpenConnection>) -> Close {
     let place_is_needed = async {
         open.must_end().await;
@@ -442,11 +435,19 @@ async fn close_after(grace: Duration, open: Arc<OpenConnection>) -> Close {
     Close::Now
 }
 
-/// Waits until the client leaves a ping without an answer.
-async fn close_without_pong(mut pings: PingPong) -> Close {
+/// Waits until the client leaves a ping without an answer. While Weir reads the connection last, the
+/// answer may be among the bytes that it has not read.
+async fn close_without_pong(mut pings: PingPong, queue_delay: Arc<QueueDelay>) -> Close {
     loop {
         sleep(KEEP_ALIVE).await;
-        match timeout(KEEP_ALIVE_TIMEOUT, pings.ping(Ping::opaque())).await {
+        let mut pong = pin!(pings.ping(Ping::opaque()));
+        let answer = loop {
+            let answer = timeout(KEEP_ALIVE_TIMEOUT, &mut pong).await;
+            if answer.is_ok() || !queue_delay.is_behind() {
+                break answer;
+            }
+        };
+        match answer {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => return Close::Now,
             Err(_) => return Close::WithoutPong,
@@ -464,8 +465,26 @@ pub(super) async fn draining(phase: &mut Draining) -> Duration {
 mod tests {
     use super::*;
     use crate::service::server::open_connections::{OpenConnections, WaitsFor};
+    use crate::service::server::wire::tests::frame;
 
     const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// The client answers no ping.
+    #[tokio::test(start_paused = true)]
+    async fn a_ping_has_time_while_the_connection_is_behind() {
+        let (mut client, server) = tokio::io::duplex(1_024);
+        let settings = frame(4, 0, 0, &[]);
+        client.write_all(PREFACE).await.expect("a server");
+        client.write_all(&settings).await.expect("a server");
+        let mut http2 = server::handshake(server).await.expect("HTTP/2");
+        let queue_delay = QueueDelay::behind();
+        let pings = http2.ping_pong().expect("not taken yet");
+        let mut close = tokio::spawn(close_without_pong(pings, Arc::clone(&queue_delay)));
+        assert!(timeout(HOUR, &mut close).await.is_err());
+        queue_delay.caught_up();
+        let close = timeout(KEEP_ALIVE_TIMEOUT, close).await.expect("in time");
+        assert_eq!(close.expect("no panic"), Close::WithoutPong);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_has_to_end_waits_only_for_calls_that_are_held() {

@@ -159,9 +159,22 @@ impl QueueDelay {
         self.worker.is_some()
     }
 
+    /// Whether the worker reads the connection only when it has nothing else to do.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// For tests: one that is late.
+    #[cfg(test)]
+    pub(super) fn behind() -> Arc<Self> {
+        let behind = Self::new(Some(Arc::default()));
+        behind.set_behind(true);
+        behind
+    }
+
     /// A turn of the connection begins.
     pub(super) fn begin(&self) {
-        if !self.is_behind.load(Ordering::Relaxed) {
+        if !self.is_behind() {
             self.left.store(TURN_BYTES, Ordering::Relaxed);
         }
     }
@@ -217,8 +230,7 @@ impl QueueDelay {
         if self.left.load(Ordering::Relaxed) > 0 {
             return true;
         }
-        let is_behind = self.is_behind.load(Ordering::Relaxed);
-        let Some(worker) = self.worker.as_ref().filter(|_| is_behind) else {
+        let Some(worker) = self.worker.as_ref().filter(|_| self.is_behind()) else {
             // Woken after the worker has polled its sockets; an immediate wake-up would delay that.
             return pin!(yield_now()).poll(context).is_ready();
         };
