@@ -46,7 +46,7 @@ struct UnreadAnswer {
     places: Box<Places>,
     bytes: usize,
     since: Instant,
-    /// Its last frame is written to the socket.
+    /// Its last frame is written to the socket, or counts as written.
     is_written: bool,
 }
 
@@ -81,8 +81,14 @@ impl Unread {
     /// Removes the oldest answer if it is old, or the memory is used up.
     fn remove_old(&mut self) -> Option<UnreadAnswer> {
         let (&key, oldest) = self.answers.peek_lru()?;
-        let is_old = oldest.since.elapsed() > READ_WITHIN || self.bytes > MAX_UNREAD_BYTES;
-        if is_old { self.remove(&key) } else { None }
+        let is_old = oldest.since.elapsed() > READ_WITHIN;
+        if !is_old && self.bytes <= MAX_UNREAD_BYTES {
+            return None;
+        }
+        let mut answer = self.remove(&key)?;
+        // Its client may get it later.
+        answer.is_written |= !is_old;
+        Some(answer)
     }
 }
 
@@ -182,5 +188,81 @@ impl OfConnection {
                 answer.read();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use prost::Message;
+    use tonic::Request;
+
+    use super::*;
+    use crate::core::proto::rate_limit_descriptor::Entry;
+    use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+    use crate::limits::rules::compile::rules_of;
+    use crate::live::Live;
+    use crate::observe::metrics::Metrics;
+    use crate::service::rls::respond::{Framed, PREFIX_BYTES};
+    use crate::service::rls::{EncodedRequest, RateLimitService, Rls};
+
+    const PLACES: u32 = 10_000;
+
+    const LIMITS: &str = "
+domain: shop
+descriptors:
+  - key: user
+    descriptors:
+      - key: request
+        rate_limit: { algorithm: concurrency, requests_per_unit: 10000, max_duration: 1h }
+";
+
+    fn service() -> Arc<Rls> {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        live.replace(rules_of(LIMITS));
+        Arc::new(Rls::builder(live).build())
+    }
+
+    /// Acquires a place, and returns how many are taken, and the place.
+    fn acquire(service: &Arc<Rls>, id: u32) -> (u32, Box<Places>) {
+        let entry = |(key, value): (&str, String)| Entry {
+            key: key.into(),
+            value: value.into(),
+        };
+        let entries = [("user", "ann".to_owned()), ("request", id.to_string())];
+        let request = RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors: vec![RateLimitDescriptor {
+                entries: entries.map(entry).to_vec(),
+                ..RateLimitDescriptor::default()
+            }],
+            hits_addend: 0,
+        };
+        let request = Request::new(EncodedRequest {
+            message: request.encode_to_vec().into(),
+            time_left: None,
+        });
+        let answer = Arc::clone(service).should_rate_limit(request);
+        let answer = answer.now_or_never().expect("memory does not wait");
+        let Framed(answer, places) = answer.expect("an answer").into_inner();
+        let answer = RateLimitResponse::decode(&answer[PREFIX_BYTES..]).expect("a response");
+        let taken = PLACES - answer.statuses[0].limit_remaining;
+        (taken, places.expect("a place"))
+    }
+
+    /// It is not written yet, but will be.
+    #[test]
+    fn when_the_memory_is_used_up_the_oldest_answer_keeps_its_place() {
+        let service = service();
+        let unread = OfConnection::new(&Arc::default());
+        let kept = || lock(&unread.all.0).answers.len();
+        let mut stream = 0;
+        while kept() == stream as usize {
+            let (taken, places) = acquire(&service, stream);
+            stream += 1;
+            assert_eq!(taken, stream);
+            unread.queued(stream, places);
+        }
+        assert_eq!(acquire(&service, stream).0, stream + 1);
     }
 }
