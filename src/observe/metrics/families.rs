@@ -148,8 +148,8 @@ families! {
     DOMAIN_NOT_FOUND = Counter "weir_domain_not_found_total" ["domain"];
     /// Descriptors of known domains that no limit applied to: none matched, or it was replaced.
     FREE_DESCRIPTORS = Counter "weir_free_descriptors_total" ["domain"];
-    /// Calls refused with RESOURCE_EXHAUSTED because too many were waiting or unfinished, or
-    /// because they had waited too long.
+    /// Calls refused with RESOURCE_EXHAUSTED or by a reset because too many were waiting or
+    /// unfinished, or because they had waited too long.
     CALLS_REFUSED = Counter "weir_calls_refused_total" [];
     /// Open connections of clients to the gRPC port.
     CONNECTIONS = Gauge "weir_connections" [];

@@ -172,8 +172,8 @@ impl<T: LimitServices> Calls<T> {
 
     /// Answers a call. An error means that the client has reset the stream.
     fn answer(&self, mut respond: SendResponse<Bytes>, answer: CallResult) {
-        let (bounds, unread, open) = (&self.services.bounds, &self.unread, &self.open);
-        drop(reply::answer(&mut respond, answer, bounds, unread, open));
+        let (services, unread, open) = (&self.services, &self.unread, &self.open);
+        drop(reply::answer(&mut respond, answer, services, unread, open));
     }
 
     /// Takes the memory of a call that has to wait. Without memory, the call is refused: it has
@@ -257,8 +257,7 @@ impl<T: LimitServices> Calls<T> {
             let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = unless_panicked(answer, &services);
-                let bounds = &services.bounds;
-                let _ = reply::answer(&mut respond, answer, bounds, &unread, &connection);
+                let _ = reply::answer(&mut respond, answer, &services, &unread, &connection);
             }
         });
     }
@@ -277,7 +276,8 @@ impl<T: LimitServices> Calls<T> {
                 let answer = AssertUnwindSafe(services.answer_other(request)).catch_unwind();
                 let answer = unless_reset(&mut respond, answer).await?;
                 let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
-                let passed_on = reply::pass_on(&mut respond, answer, &services.bounds);
+                let (bounds, metrics) = (&services.bounds, &services.metrics);
+                let passed_on = reply::pass_on(&mut respond, answer, bounds, metrics);
                 passed_on.await.ok()
             });
             let answered = answered.await;

@@ -21,12 +21,13 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::body::{ClientBounds, STREAM_BYTES};
-use super::dispatch::CallResult;
+use super::dispatch::{CallResult, Services};
 use super::open_connections::{OpenConnection, WaitsFor};
 use super::spawn;
 use super::unread::OfConnection;
 use crate::limiter::Places;
 use crate::net::bounds::Cut;
+use crate::observe::metrics::Metrics;
 use crate::service::rls::respond::Framed;
 
 /// The headers and the trailers of every answer. To clone them costs less than to build them.
@@ -39,14 +40,15 @@ fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
     headers
 }
 
-/// Answers a call. If the client's window has no room for the answer, a task sends it.
+/// Answers a call. If the client's window has no room for the answer, a task sends it. Without
+/// memory for that, the call counts as refused.
 ///
 /// # Errors
 /// The stream has ended: the client no longer waits for the answer.
-pub(super) fn answer(
+pub(super) fn answer<T>(
     respond: &mut SendResponse<Bytes>,
     answer: CallResult,
-    bounds: &ClientBounds,
+    services: &Services<T>,
     unread: &Arc<OfConnection>,
     open: &Arc<OpenConnection>,
 ) -> Result<(), h2::Error> {
@@ -59,17 +61,20 @@ pub(super) fn answer(
     let mut stream = respond.send_response(head, false)?;
     stream.reserve_capacity(answer.len());
     if stream.capacity() < answer.len() {
+        let bounds = &services.bounds;
         let charge = bounds.unfinished.charge(STREAM_BYTES + answer.len());
         let limit = bounds.taken_within;
-        let unread = Arc::clone(unread);
+        let (unread, metrics) = (Arc::clone(unread), Arc::clone(&services.metrics));
         let Some(waits) = open.stream(WaitsFor::Client) else {
+            metrics.calls_refused(1);
             stream.send_reset(Reason::CANCEL);
             return Err(Reason::CANCEL.into());
         };
         spawn(async move {
             let _waits = waits;
             let sent = charge.within(limit, send(&mut stream, answer)).await;
-            let _ = unless_cut(&mut stream, sent).and_then(|()| end(&mut stream, places, &unread));
+            let _ = unless_cut(&mut stream, sent, &metrics)
+                .and_then(|()| end(&mut stream, places, &unread));
         });
         return Ok(());
     }
@@ -98,6 +103,7 @@ pub(super) async fn pass_on(
     respond: &mut SendResponse<Bytes>,
     answer: Response<Body>,
     bounds: &ClientBounds,
+    metrics: &Metrics,
 ) -> Result<(), h2::Error> {
     let (head, body) = answer.into_parts();
     let head = Response::from_parts(head, ());
@@ -125,7 +131,7 @@ pub(super) async fn pass_on(
                     let sent = data_charge
                         .within(bounds.taken_within, send(&mut stream, data))
                         .await;
-                    unless_cut(&mut stream, sent)?;
+                    unless_cut(&mut stream, sent, metrics)?;
                 }
                 Err(frame) => {
                     return stream.send_trailers(frame.into_trailers().unwrap_or_default());
@@ -151,12 +157,17 @@ async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2:
     Ok(())
 }
 
-/// Resets a stream whose work was cut off.
+/// Resets a stream whose work was cut off. If Weir needed the memory, the call counts as refused; a
+/// client that does not read in time fails by itself.
 fn unless_cut<T>(
     stream: &mut SendStream<Bytes>,
     done: Result<Result<T, h2::Error>, Cut>,
+    metrics: &Metrics,
 ) -> Result<T, h2::Error> {
-    done.unwrap_or_else(|_| {
+    done.unwrap_or_else(|cut| {
+        if cut == Cut::Oldest {
+            metrics.calls_refused(1);
+        }
         stream.send_reset(Reason::CANCEL);
         Err(Reason::CANCEL.into())
     })

@@ -18,7 +18,7 @@ use super::raw::{
 };
 use super::resets::resets;
 use super::{Options, Server};
-use crate::support::wait::{TIMEOUT, eventually, eventually_within};
+use crate::support::wait::{TIMEOUT, eventually, eventually_async, eventually_within};
 use crate::support::{DEMO, Weir, descriptor, request};
 
 /// The largest window. Source: RFC 9113, section 6.9.1.
@@ -110,6 +110,28 @@ async fn a_stream_without_a_window_is_reset_in_time() {
     assert_eq!(resets(&server), [0; 2], "HTTP/2 has reset none");
 }
 
+/// Its hits have counted, and its client gets an error.
+#[tokio::test]
+async fn a_call_without_memory_for_its_answer_is_refused() {
+    let options = Options {
+        connections_bytes: 64 << 10,
+        ..Options::default()
+    };
+    let server = Server::start_with(options, short());
+    let mut client = connect(&server, 0).await;
+    let mut answers = Vec::new();
+    // A quarter of the memory has room for 16 more than the first 16.
+    for _ in 0..33 {
+        answers.push(send(&mut client, b"long 9").await);
+    }
+    let refused = || server.metric("weir_calls_refused_total");
+    eventually_async(|| (refused() > Some(0.0)).then_some(()))
+        .await
+        .expect("the last one is counted");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(refused(), Some(1.0), "the others have their time");
+}
+
 #[tokio::test]
 async fn a_slow_client_gets_its_whole_answer() {
     let server = Server::start(Options::default());
@@ -161,6 +183,8 @@ async fn answers_without_a_window_share_a_budget() {
             Code::Ok
         );
     }
+    let refused = weir.metric("weir_calls_refused_total");
+    assert!(refused > Some(1_000.0), "{refused:?} were reset");
     let grown = weir.resident_kib().saturating_sub(before) / MIB;
     let all = 20 * 250 * answer_bytes / 1_048_576;
     assert!(
