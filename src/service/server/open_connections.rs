@@ -90,6 +90,7 @@ struct Connections {
 
 #[derive(Debug)]
 struct AskedToEnd {
+    activity: Arc<Activity>,
     /// Calls waited for the store or for a shaper when it was asked. A shaper may hold them for an
     /// hour.
     was_needed: bool,
@@ -150,6 +151,13 @@ impl OpenConnections {
             + self.stream_bytes.load(Ordering::Relaxed)
     }
 
+    /// Memory of this connection among them.
+    fn bytes_of_one(&self, activity: &Activity) -> u64 {
+        let streams = activity.streams.load(Ordering::Relaxed);
+        let busy_bytes = if streams > 0 { BUSY_BYTES } else { 0 };
+        self.bytes_of_each + busy_bytes + bytes_of(streams)
+    }
+
     pub(super) fn count(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
@@ -168,7 +176,10 @@ impl OpenConnections {
         if self.is_short.swap(false, Ordering::Relaxed) {
             self.end_largest(&mut connections);
         }
-        let freed = |all: &Connections| all.asked_to_end.len() as u64 * self.bytes_of_each;
+        let freed = |all: &Connections| -> u64 {
+            let asked = all.asked_to_end.values();
+            asked.map(|asked| self.bytes_of_one(&asked.activity)).sum()
+        };
         while self.bytes().saturating_sub(freed(&connections)) > self.max_bytes
             && self.may_end(connections.asked_to_end.len())
             && connections.end_idle(now, now + 1)
@@ -223,9 +234,9 @@ impl OpenConnections {
         is_free
     }
 
-    /// Asks the connections to end that have the most room without need, if they have more than their
-    /// share of what calls without messages may take. Looks at all connections: records of last calls
-    /// are old, and do not show which ones are busy.
+    /// Asks the connections to end that have the most room without need, if they have more than
+    /// their share of what calls without messages may take. Looks at all connections: records of
+    /// last calls are old, and do not show which ones are busy.
     fn end_largest(&self, connections: &mut Connections) {
         let share = self.streams_of_each(4).max(FIRST_STREAMS as u64) as usize;
         let with_spare = connections.by_last_call.iter();
@@ -235,7 +246,7 @@ impl OpenConnections {
         largest.truncate(MAX_LEAVING.saturating_sub(connections.leaving()));
         for (_, key) in largest {
             if let Some(activity) = connections.by_last_call.remove(&key) {
-                connections.ask_to_end(key.1, &activity);
+                connections.ask_to_end(key.1, activity);
             }
         }
     }
@@ -249,10 +260,10 @@ impl Connections {
         asked.filter(|connection| !connection.was_needed).count()
     }
 
-    /// Asks the connection to end that was idle for longest; false if none was idle since before this
-    /// second, where `now` is the current one. A recorded last call is never later than the actual one, so the first connection
-    /// whose record is up to date was idle for longest. A call that waits for the store or for a
-    /// shaper counts as one that has just come.
+    /// Asks the connection to end that was idle for longest; false if none was idle since before
+    /// this second. The current one is `now`. A recorded last call is never later than the actual
+    /// one, so the first connection whose record is up to date was idle for longest. A call that
+    /// waits for the store or for a shaper counts as one that has just come.
     fn end_idle(&mut self, now: u64, before: u64) -> bool {
         for _ in 0..MAX_LOOKS {
             let Some(((recorded, id), activity)) = self.by_last_call.pop_first() else {
@@ -263,7 +274,7 @@ impl Connections {
             }
             let last_call = activity.last_call.load(Ordering::Relaxed);
             if last_call == recorded && recorded < before {
-                self.ask_to_end(id, &activity);
+                self.ask_to_end(id, activity);
                 return true;
             }
             activity.recorded.store(last_call, Ordering::Relaxed);
@@ -276,10 +287,14 @@ impl Connections {
     }
 
     /// Asks a connection to end that is no longer among the others.
-    fn ask_to_end(&mut self, id: u64, activity: &Activity) {
-        let was_needed = activity.is_needed();
-        self.asked_to_end.insert(id, AskedToEnd { was_needed });
+    fn ask_to_end(&mut self, id: u64, activity: Arc<Activity>) {
         activity.must_end.notify_one();
+        let was_needed = activity.is_needed();
+        let asked = AskedToEnd {
+            activity,
+            was_needed,
+        };
+        self.asked_to_end.insert(id, asked);
     }
 }
 
@@ -494,6 +509,20 @@ mod tests {
         assert_eq!(ended, [[true; 32], [false; 32]].concat());
         drop(open);
         assert_eq!(all.bytes(), 0);
+    }
+
+    #[test]
+    fn no_more_busy_connections_end_than_take_the_memory_that_is_missing() {
+        let all = OpenConnections::new(&Options {
+            connections_bytes: 64 * BUSY_BYTES,
+            connection_bytes: BUSY_BYTES,
+            ..Options::default()
+        });
+        let open: Vec<_> = (0..40).map(|_| opened(&all)).collect();
+        open.iter().for_each(|connection| connection.called(2));
+        all.tick();
+        let ended = open.iter().filter(|connection| must_end(connection));
+        assert_eq!(ended.count(), 8, "each takes twice what an idle one takes");
     }
 
     #[test]
