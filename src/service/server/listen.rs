@@ -157,6 +157,8 @@ impl UnixSocket {
     /// to its own name, which replaces a socket of a dead process: a client finds either a socket
     /// that listens, with the right permissions, or none.
     fn open(path: &Path, mode: u32) -> io::Result<Self> {
+        // A file can have a name that is too long for the address of a client.
+        SockAddr::unix(path)?;
         refuse_unless_stale(path)?;
         let hidden = hidden(path)?;
         let _ = fs::remove_file(&hidden);
@@ -193,13 +195,18 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// A hidden name of this process in the folder of `path`.
+/// A hidden name of this process in the folder of `path`, without the name of the socket if both
+/// are too long for an address.
 fn hidden(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
     let (name, process) = (name.to_string_lossy(), std::process::id());
-    Ok(path.with_file_name(format!(".{name}.{process}")))
+    let hidden = path.with_file_name(format!(".{name}.{process}"));
+    if SockAddr::unix(&hidden).is_ok() {
+        return Ok(hidden);
+    }
+    Ok(path.with_file_name(format!(".{process}")))
 }
 
 /// An error unless `path` is free, or a socket that no process listens on.
@@ -227,6 +234,9 @@ fn refuse_unless_stale(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Of a unix socket, without the 0 at its end.
+    const MAX_PATH_BYTES: usize = 107;
+
     fn mode_of(path: &Path) -> u32 {
         fs::metadata(path).expect("a file").permissions().mode() & 0o777
     }
@@ -252,6 +262,22 @@ mod tests {
         );
         assert_eq!(fs::read_to_string(&path).expect("still there"), "text");
         assert!(UnixSocket::open(&folder.path().join("none/weir.sock"), 0o600).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_path_may_be_as_long_as_an_address() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = "weir.sock";
+        let padding = MAX_PATH_BYTES - folder.path().as_os_str().len() - name.len() - 2;
+        let folder = folder.path().join("f".repeat(padding));
+        fs::create_dir(&folder).expect("a folder");
+        let path = folder.join(name);
+        assert_eq!(path.as_os_str().len(), MAX_PATH_BYTES);
+        let socket = UnixSocket::open(&path, 0o600).expect("opened");
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        drop(socket);
+        assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 0);
+        assert!(UnixSocket::open(&folder.join("weir-1.sock"), 0o600).is_err());
     }
 
     #[tokio::test]
