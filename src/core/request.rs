@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 
 use crate::core::time::Rate;
 
+/// The most entries of one descriptor. Envoy sends one per action of a rate limit.
+pub const MAX_ENTRIES: usize = 64;
+
 /// One request: a domain, and descriptors to decide in it.
 #[derive(Debug, Default)]
 pub struct DecodedRequest<'a> {

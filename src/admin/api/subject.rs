@@ -10,7 +10,7 @@ use super::reply::Failure;
 use super::{Parts, names};
 use crate::core::answer::{Decision, Decisions};
 use crate::core::request::notation::WildcardText;
-use crate::core::request::{DecodedRequest, Entry};
+use crate::core::request::{DecodedRequest, Entry, MAX_ENTRIES};
 use crate::core::text::first_names;
 use crate::limiter::Undecided;
 use crate::limits::overrides::record::read_digits;
@@ -124,9 +124,6 @@ fn no_limit() -> Failure {
 fn unlimited() -> Failure {
     Failure::not_found("the subject is unlimited: Weir neither counts nor records it")
 }
-
-/// Maximum number of entries of a subject, as in a request.
-const MAX_ENTRIES: usize = 64;
 
 /// A subject that a store counts.
 pub(super) struct CountedSubject {

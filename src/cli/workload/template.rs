@@ -10,11 +10,11 @@ use rand::rngs::SmallRng;
 
 use super::part::ValuePart;
 use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::request::MAX_ENTRIES;
 use crate::limits::rules::tree::matches;
 
-/// The longest template in bytes, and its most entries.
+/// The longest template in bytes.
 const MAX_BYTES: usize = 4_096;
-const MAX_ENTRIES: usize = 64;
 
 /// Whether a template may name fields of records, as `{name}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,12 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, Override, Pattern, RaiseRate, Value};
 use crate::core::digest;
+use crate::core::request::MAX_ENTRIES;
 use crate::core::request::notation::WildcardText;
 use crate::core::time::{Micros, Rate, Unit, people};
 use crate::limits::rules::limit::{Amount, Units};
-
-/// Maximum number of entries of an override, the same as of a descriptor.
-const MAX_ENTRIES: usize = 64;
 
 /// Maximum bytes of the domain and all entries together.
 pub(crate) const MAX_TEXT_BYTES: usize = 2 << 10;

@@ -13,14 +13,12 @@
 //! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` (`RateLimitDescriptor`); of the wire
 //! format: protobuf.dev, "Encoding".
 
+pub(crate) use crate::core::request::MAX_ENTRIES;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::{Rate, Unit};
 
 /// The most descriptors of one request. Envoy sends one per rate limit of a route.
 pub(crate) const MAX_DESCRIPTORS: usize = 256;
-
-/// The most entries of one descriptor. Envoy sends one per action of a rate limit.
-pub(crate) const MAX_ENTRIES: usize = 64;
 
 /// Why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

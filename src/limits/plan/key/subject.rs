@@ -18,10 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DIGEST, PATTERN, VALUE, is_escaped, write_part};
 use crate::core::request::notation::is_visible;
-use crate::core::request::{DecodedRequest, Descriptor, Entry};
-
-/// Maximum number of entries of a descriptor, as in a request.
-const MAX_ENTRIES: usize = 64;
+use crate::core::request::{DecodedRequest, Descriptor, Entry, MAX_ENTRIES};
 
 /// Maximum bytes of a name: of a descriptor with this number of entries, all of them escaped.
 pub(crate) const MAX_NAME_BYTES: usize = 64 << 10;
