@@ -240,7 +240,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let options = Options {
         dial: connect::dial(&address, tls.as_ref())?,
         connections: command.connections as usize,
-        concurrency: command.concurrency as usize,
+        in_flight: command.concurrency as usize,
         timeout: command.timeout,
         headers: command.header.into_iter().collect::<HeaderMap>(),
         traces: false,

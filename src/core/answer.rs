@@ -2,8 +2,8 @@
 //!
 //! A request is data that no store writes to. The answer to a check has its verdict and its
 //! [`Effect`]: the change that the check made in the store and that its verdict does not show.
-//! Metrics, thresholds, usage and the places of requests in flight read the effects; they never
-//! ask the store again.
+//! Metrics, usage, reports and the places of requests in flight read the effects; they never ask
+//! the store again.
 
 use std::num::NonZeroU32;
 use std::ops::Deref;

@@ -24,7 +24,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The target of audit lines. It is part of the line: log collectors filter by it.
 pub const AUDIT: &str = "weir::audit";
 
-/// The target of lines about limits with `notify`, likewise.
+/// The target of lines about used budgets, likewise.
 pub const BUDGET: &str = "weir::budget";
 
 /// The targets whose lines are written at every level, and which are part of their lines.

@@ -1,4 +1,4 @@
-//! The memory store: counters in this process, exact under any concurrency.
+//! The memory store: counters in this process, exact with any number of threads.
 //!
 //! The keys are spread over shards. Each shard has a mutex, which is held for one step of
 //! arithmetic and never across an await. A key is stored as a 128-bit keyed hash (SipHash-1-3 with

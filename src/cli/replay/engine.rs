@@ -102,7 +102,7 @@ fn end_bytes(release: &Checks) -> usize {
 /// Decisions on a row.
 pub(super) struct Decided {
     pub(super) plan: Plan,
-    /// Of the trials too.
+    /// Of all checks.
     pub(super) decisions: Decisions,
     /// How long shapers hold the request.
     pub(super) delay: Span,
@@ -235,7 +235,7 @@ impl Engine {
 }
 
 /// Leaves the checks of other slots out of a plan, with another algorithm for those that stay, and
-/// the trials unless it `is_tried`.
+/// those that decide about no slot unless it `is_tried`.
 fn pick(
     plan: &mut Plan,
     stays: impl Fn(&Slot) -> bool,

@@ -257,7 +257,7 @@ impl Algorithm {
     /// meaning. The amount is left out: changing it keeps the counters.
     pub(crate) fn write_key_tag(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.spec().key_tag);
-        // A changed `max_duration` keeps the holders.
+        // A changed `max_duration` keeps the places.
         if self.counts_in_flight() {
             return;
         }

@@ -90,7 +90,7 @@ impl LeakyBucket {
     }
 
     /// The longest backlog at which so many hits are allowed; `None`: they never are.
-    fn threshold(&self, hits: i64, max_wait: Span, room: u64, capacity: u64) -> Option<u64> {
+    fn bound(&self, hits: i64, max_wait: Span, room: u64, capacity: u64) -> Option<u64> {
         let unit = self.flow.per_hit();
         match u64::try_from(hits) {
             // A peek is refused in debt only.
@@ -146,8 +146,8 @@ impl Definition for LeakyBucket {
         let (flow, unit) = (&self.flow, self.flow.per_hit());
         let delay = flow.ticks(clock.now, backlog);
         let (room, capacity) = (self.room(), self.capacity());
-        let threshold = self.threshold(hits, max_wait, room, capacity);
-        let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
+        let bound = self.bound(hits, max_wait, room, capacity);
+        let allowed = hits < 0 || bound.is_some_and(|bound| backlog <= bound);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
             let longer = backlog + taken.min(capacity + self.most_debt()) * unit;
             match (allowed, self.debt.counts()) {
@@ -164,8 +164,7 @@ impl Definition for LeakyBucket {
             capacity,
             used: self.used(after, room, capacity),
             reset: flow.ticks(clock.now, after),
-            retry: threshold
-                .map(|threshold| flow.ticks(clock.now, after.saturating_sub(threshold))),
+            retry: bound.map(|bound| flow.ticks(clock.now, after.saturating_sub(bound))),
         };
         let delay = if allowed && hits > 0 {
             self.tick.span(delay)

@@ -145,7 +145,7 @@ impl Sketch {
             let slot = slot(&self.sums, fingerprint);
             let missed = self.sums[slot];
             let weight = missed.saturating_add(hits);
-            if weight > self.threshold() && self.makes_room_for(weight) {
+            if weight > self.entry_weight() && self.makes_room_for(weight) {
                 let text = self.write(text);
                 self.insert(Counter {
                     fingerprint,
@@ -199,7 +199,7 @@ impl Sketch {
             .saturating_sub(of_slot)
             .saturating_add(counter.missed);
         let weight = missed.saturating_add(counter.count);
-        if weight > self.threshold() && self.makes_room_for(weight) {
+        if weight > self.entry_weight() && self.makes_room_for(weight) {
             let (head, tail) = other.text(counter);
             let text = self.write(|texts: &mut Vec<u8>| {
                 texts.extend_from_slice(head);
@@ -295,7 +295,7 @@ impl Sketch {
     /// A subject gets a counter if it may have more. Once there are too many, it has to be clearly
     /// heavier than the lighter half of those with counters: otherwise many subjects of nearly
     /// equal weight would take turns.
-    const fn threshold(&self) -> u64 {
+    const fn entry_weight(&self) -> u64 {
         if self.floor == 0 {
             0
         } else {
@@ -311,7 +311,7 @@ impl Sketch {
             return true;
         }
         self.floor = self.floor.max(self.median());
-        if weight <= self.threshold() {
+        if weight <= self.entry_weight() {
             return false;
         }
         while !self.has_room() && !self.counters.is_empty() {

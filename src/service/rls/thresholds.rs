@@ -2,10 +2,10 @@
 //!
 //! A store gives each position of a count to one request. The count of a `fixed_window` does not
 //! fall by itself, so each of its thresholds is crossed once in a window, by one replica, and no
-//! state is needed; hits can cross it again only after a refund or a reset. What is reserved does
-//! not count: it is used when it is settled, or stays charged. Counts of sliding windows and buckets
-//! fall by themselves and may oscillate around a threshold: this process is silent about such a
-//! threshold of a subject for the length of a window.
+//! state is needed; hits can cross it again only after a refund or a reset. Hits of holds do not
+//! count: they are used when they are settled, or stay charged. Counts of sliding windows and
+//! buckets fall by themselves and may oscillate around a threshold: this process is silent about
+//! such a threshold of a subject for the length of a window.
 //!
 //! Clients choose subjects, so both the lines and the memory of what is silent have a bound. The
 //! metric counts all reports.
@@ -131,7 +131,7 @@ impl ThresholdLog {
     }
 }
 
-/// The hits that requests hold of a limit with reservations, in addition to the used ones.
+/// The hits that requests hold, in addition to the used ones; `None` if the limit has no holds.
 fn held(check: &Check, effect: &Effect) -> Option<u64> {
     check.has_holds().then(|| effect.hold().open)
 }

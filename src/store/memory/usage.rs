@@ -83,7 +83,7 @@ impl UsageRecords {
             let used = effect.used_by(checks[index].hits, verdict.allowed);
             let hits = Hits::of_check(used, verdict.allowed || effect.hold().outcome.ends());
             let is_undone = is_refused && verdict.allowed && !checks.is_apart(index);
-            // A subject is listed from its first reservation on.
+            // A subject is listed from its first hold on.
             if !(hits.is_none() && !effect.hold().is_new() || is_undone) {
                 usage::write_key(checks.key(&checks[index]), &mut key);
                 self.record(&key, tracked, now, hits);

@@ -370,7 +370,7 @@ pub(crate) const MAX_NODES: usize = 1_000;
 /// The index of a node in a [`SlotMap`].
 pub(crate) type NodeIndex = u16;
 
-/// Placeholder for the owner of a slot that no node owns.
+/// The owner of a slot that no node owns.
 const NO_OWNER: NodeIndex = NodeIndex::MAX;
 
 /// The owner of each hash slot, and therefore of each key of the slot. It is plain data: a changed
