@@ -23,13 +23,14 @@ pub use dynamic::Labels;
 pub use families::Sample;
 pub use http2::{ConnectionError, Ended, Http2};
 pub use process::{Count, PolicyAnswers, Process};
-pub use tallies::Tallies;
+pub use tallies::{REQUEST_LIMIT, Tallies};
 
 use crate::core::lock;
 use crate::limits::rules::Rules;
 use crate::net::clock;
 use dynamic::Dynamic;
 use exposition::Exposition;
+use families::Family;
 
 /// Maximum number of unknown domains with a series of their own: a client that is not Envoy may
 /// send any domain.
@@ -38,6 +39,12 @@ const MAX_UNKNOWN_DOMAINS: usize = 100;
 /// Maximum number of series whose labels depend on requests. Each is in six families: 2,000 of them
 /// are some three megabytes of a scrape.
 const MAX_DYNAMIC_SERIES: usize = 2_000;
+
+/// All metric families, in the order of the page of metrics.
+pub fn all_families() -> impl Iterator<Item = &'static Family> {
+    let limits = [families::UP_TO_PEEKS].into_iter().chain(tallies::FAMILIES);
+    limits.chain([families::REST]).flatten().copied()
+}
 
 /// Returns the samples of another module at each scrape.
 type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;

@@ -223,7 +223,7 @@ impl Rls {
         outcomes.is_over_limit &= M::REFUSES;
         live.tallies
             .observe(self.core, request.domain, &plan, &outcomes);
-        live.tallies.observe_trials(self.core, &plan, &decisions);
+        live.tallies.observe_features(self.core, &plan, &decisions);
         self.subjects.observe(self.core, &request, &plan, &outcomes);
         let (thresholds, values) = (&self.options.thresholds, &self.options.logged_values);
         thresholds.observe(&request, &plan, &outcomes, &live, values);

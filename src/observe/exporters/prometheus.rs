@@ -98,7 +98,7 @@ fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
         let is_shared = family.is_of_the_reference();
         let labels = if is_shared { &of_reference } else { own };
         let labels = exposition.labels(family, labels.pairs());
-        exposition.count(family, &labels, None, count);
+        exposition.of(labels).count(family, None, count);
     }
 }
 

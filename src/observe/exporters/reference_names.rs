@@ -128,9 +128,9 @@ pub(super) fn sanitized(key: &str) -> String {
 
 /// Families that only envoyproxy/ratelimit's own port has.
 mod only_there {
-    use crate::observe::metrics::families::{Family, MetricType, families};
+    use crate::observe::metrics::families::families;
 
-    families! {
+    families! { ALL:
         /// Checks that the denial cache refused, since the start.
         LOCAL_CACHE_HITS = Gauge "ratelimit_localcache_hitCount" [];
         /// Checks that the denial cache did not know, since the start.

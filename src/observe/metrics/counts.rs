@@ -4,6 +4,7 @@
 //! every core has a row of its own, on cache lines of its own, and an addition is a load and a
 //! store; a scrape sums the rows.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::families::{self, Family};
@@ -118,12 +119,29 @@ impl<const N: usize> Cells<N> {
     }
 }
 
+/// Counters whose rows the first addition makes: most limits of a large configuration are never
+/// used, and a row for each core is the largest part of a limit.
+#[derive(Debug, Default)]
+pub(super) struct LazyCells<const N: usize>(OnceLock<Cells<N>>);
+
+impl<const N: usize> LazyCells<N> {
+    /// The rows, of so many `cores` if there are none yet.
+    #[inline]
+    pub(super) fn rows(&self, cores: usize) -> &Cells<N> {
+        self.0.get_or_init(|| Cells::new(cores))
+    }
+
+    pub(super) fn sums(&self) -> [u64; N] {
+        self.0.get().map_or([0; N], Cells::sums)
+    }
+}
+
 /// The parts of one check's hits. They need not add up to the hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HitPartition {
     /// Hits of a check that is within the limit as a whole.
     pub within: u64,
-    /// Hits between the threshold and the limit.
+    /// Hits between the share of the limit that is near it and the limit.
     pub near: u64,
     /// Hits beyond the limit.
     pub over: u64,
@@ -131,7 +149,7 @@ pub(super) struct HitPartition {
 
 /// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded
 /// down, as in envoyproxy/ratelimit.
-fn near_threshold(limit: u64, ratio: f32) -> u64 {
+fn near_bound(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
@@ -149,13 +167,13 @@ pub(super) fn partition(
     verdict: &Verdict,
 ) -> HitPartition {
     let capacity = algorithm.capacity();
-    let near_threshold = near_threshold(capacity, near_limit_ratio);
+    let near_bound = near_bound(capacity, near_limit_ratio);
     if verdict.allowed {
         let before = verdict.used.saturating_sub(hits);
-        let near = if before >= near_threshold {
+        let near = if before >= near_bound {
             hits
         } else {
-            verdict.used.saturating_sub(near_threshold)
+            verdict.used.saturating_sub(near_bound)
         };
         return HitPartition {
             within: hits,
@@ -178,7 +196,7 @@ pub(super) fn partition(
     }
     HitPartition {
         within: 0,
-        near: capacity.saturating_sub(near_threshold.max(before)),
+        near: capacity.saturating_sub(near_bound.max(before)),
         over: before.saturating_add(hits) - capacity,
     }
 }
@@ -310,12 +328,12 @@ mod partition_tests {
     }
 
     #[test]
-    fn the_threshold_is_cut_off_in_single_precision() {
-        assert_eq!(near_threshold(10, 0.8), 8);
-        assert_eq!(near_threshold(15, 0.8), 12);
-        assert_eq!(near_threshold(9, 0.8), 7);
-        assert_eq!(near_threshold(0, 0.8), 0);
+    fn the_bound_is_cut_off_in_single_precision() {
+        assert_eq!(near_bound(10, 0.8), 8);
+        assert_eq!(near_bound(15, 0.8), 12);
+        assert_eq!(near_bound(9, 0.8), 7);
+        assert_eq!(near_bound(0, 0.8), 0);
         // 16,777,217 is no f32; it becomes 16,777,216.
-        assert_eq!(near_threshold(16_777_217, 1.0), 16_777_216);
+        assert_eq!(near_bound(16_777_217, 1.0), 16_777_216);
     }
 }

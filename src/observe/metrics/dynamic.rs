@@ -190,9 +190,9 @@ impl<'a> LimitReading<'a> {
 
 /// Adds the hits of a limit to Weir's own page, on which `key2` has all levels from the second on.
 pub(super) fn gather(exposition: &mut Exposition, reading: &LimitReading<'_>) {
-    let shared = labels(reading.labels.pairs());
+    let mut shared = exposition.of(labels(reading.labels.pairs()));
     for (family, count) in reading.exported() {
-        exposition.count(family, &shared, None, count);
+        shared.count(family, None, count);
     }
 }
 

@@ -18,6 +18,33 @@ pub struct Exposition {
     extra: Vec<(String, String)>,
 }
 
+/// Series with the same labels, perhaps except the last one.
+#[derive(Debug)]
+pub struct LabelledSamples<'e> {
+    exposition: &'e mut Exposition,
+    pub(super) labels: Rc<str>,
+}
+
+impl LabelledSamples<'_> {
+    /// Adds one counter; `last` is the value of the family's last label, where they differ.
+    pub fn count(&mut self, family: &'static Family, last: Option<&'static str>, count: u64) {
+        let labels = Rc::clone(&self.labels);
+        self.exposition.push(family, "", labels, last, count as f64);
+    }
+
+    /// Adds one gauge.
+    pub(super) fn gauge(&mut self, family: &'static Family, value: f64) {
+        let labels = Rc::clone(&self.labels);
+        self.exposition.push(family, "", labels, None, value);
+    }
+
+    /// Adds series with one more label.
+    pub(super) fn with(&mut self, name: &str, value: &str) -> LabelledSamples<'_> {
+        let labels = format!("{},{}", self.labels, labels([(name, value)]));
+        self.exposition.of(labels.into())
+    }
+}
+
 #[derive(Debug)]
 struct ExposedSeries {
     /// The suffix of the family's name.
@@ -28,7 +55,7 @@ struct ExposedSeries {
     value: f64,
 }
 
-/// Labels as the text format writes them between the braces, for [`Exposition::count`].
+/// Labels as the text format writes them between the braces, for [`Exposition::of`].
 pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Rc<str> {
     let mut text = String::new();
     for (name, value) in pairs {
@@ -57,7 +84,7 @@ impl Exposition {
         Self { families, extra }
     }
 
-    /// The text of these labels of `family`, for [`Exposition::count`].
+    /// The text of these labels of `family`, for [`Exposition::of`].
     pub fn labels<'a>(
         &'a self,
         family: &Family,
@@ -95,19 +122,15 @@ impl Exposition {
         self.push(family, "_count", labels, None, cumulative as f64);
     }
 
-    /// Adds one counter. Series that share `labels` share its text; `last` is the value of the
-    /// family's last label, where they differ.
-    pub fn count(
-        &mut self,
-        family: &'static Family,
-        labels: &Rc<str>,
-        last: Option<&'static str>,
-        count: u64,
-    ) {
-        self.push(family, "", Rc::clone(labels), last, count as f64);
+    /// Adds series that share these labels, and their text.
+    pub fn of(&mut self, labels: Rc<str>) -> LabelledSamples<'_> {
+        LabelledSamples {
+            exposition: self,
+            labels,
+        }
     }
 
-    pub(super) fn push(
+    fn push(
         &mut self,
         family: &'static Family,
         suffix: &'static str,
@@ -223,9 +246,10 @@ mod tests {
         });
         exposition.add(A.sample(&[], 0.5));
         let shared = labels([("k", "a\"b\\c\nd")]);
-        exposition.count(&B, &shared, None, 4);
-        exposition.count(&B, &shared, Some("one"), 1);
-        exposition.count(&B, &shared, Some("one"), 1);
+        let mut shared = exposition.of(shared);
+        shared.count(&B, None, 4);
+        shared.count(&B, Some("one"), 1);
+        shared.count(&B, Some("one"), 1);
         assert_eq!(
             exposition.text(),
             "# HELP weir_a A.\n# TYPE weir_a gauge\nweir_a 0.5\n\

@@ -1,5 +1,5 @@
-//! All metric families of Weir: their names, types, labels and help texts. Other modules add the
-//! values.
+//! The metric families: their names, types, labels and help texts. Other modules add the values.
+//! The families of features that only some limits have are in `tallies/features/`.
 //!
 //! The doc comment of a family is its help text on `/metrics`. Names and labels of
 //! envoyproxy/ratelimit are kept where it has the metric, because dashboards and alerts depend on
@@ -29,7 +29,7 @@ impl MetricType {
     }
 }
 
-/// The declaration of a metric family. All of them are in this file.
+/// The declaration of a metric family.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
     /// The name on `/metrics`.
@@ -110,27 +110,28 @@ impl Family {
     }
 }
 
-/// Declares families as statics, and the list of all of them.
+/// Declares families as statics, and a list of them, in their order.
 macro_rules! families {
-    ($(
+    ($list:ident: $(
         $(#[doc = $help:literal])+
         $family:ident = $metric_type:ident $name:literal [$($label:literal),*];
     )+) => {
         $($(#[doc = $help])+
-        pub static $family: Family = Family {
+        pub static $family: crate::observe::metrics::families::Family =
+            crate::observe::metrics::families::Family {
             name: $name,
-            metric_type: MetricType::$metric_type,
+            metric_type: crate::observe::metrics::families::MetricType::$metric_type,
             labels: &[$($label),*],
             help: concat!($($help),+).trim_ascii(),
         };)+
 
-        /// All families, in the order of this file.
-        pub static ALL: &[&Family] = &[$(&$family),+];
+        pub(crate) static $list: &[&crate::observe::metrics::families::Family] =
+            &[$(&$family),+];
     };
 }
 pub(crate) use families;
 
-families! {
+families! { UP_TO_PEEKS:
     // Requests and connections.
 
     /// Requests that were answered.
@@ -211,41 +212,9 @@ families! {
     /// Checks of 0 hits, which read a limit and count nothing, except of limits that requests bring
     /// along; from the first of them.
     PEEKS = Counter "weir_peeks_total" ["domain", "limit", "name"];
-    /// Requests in flight: begun less ended through this process, without those that have expired.
-    /// Add up all replicas; one alone may be below zero.
-    CONCURRENCY_HOLDERS = Gauge "weir_concurrency_holders" ["domain", "limit", "name"];
-    /// Reservations of hits, by their result: held, shortened to the share that one may hold,
-    /// refused, or repeated with an id that was reserved or settled before.
-    RESERVATIONS = Counter "weir_reservations_total" ["domain", "limit", "name", "result"];
-    /// Settlements of reservations, by their result: their id had a hold that cost hits (matched)
-    /// or none (cancelled), it had no hold (unknown), or was settled before (repeated).
-    SETTLEMENTS = Counter "weir_settlements_total" ["domain", "limit", "name", "result"];
-    /// Hits that are reserved and not settled: taken less settled through this process, without
-    /// those that have expired. Add up all replicas; one alone may be below zero, and the sum is
-    /// wrong for one ttl after a replica has restarted.
-    RESERVED_HITS = Gauge "weir_reserved_hits" ["domain", "limit", "name"];
-    /// The difference between settled and reserved hits, by its sign: settled hits above the
-    /// reserved ones, and reserved hits below which a settlement was.
-    RESERVATION_DIFFERENCE_HITS = Counter "weir_reservation_difference_hits_total"
-        ["domain", "limit", "name", "sign"];
-    /// Reservations that expired before they were settled, by whether their hits were released
-    /// (release) or stay charged (keep).
-    RESERVATIONS_EXPIRED = Counter "weir_reservations_expired_total"
-        ["domain", "limit", "name", "on_expiry"];
-    /// Reservations that were refunded at once, because another limit refused their requests or the
-    /// store failed; they are also held or shortened.
-    RESERVATIONS_REFUNDED = Counter "weir_reservations_refunded_total" ["domain", "limit", "name"];
-    /// Thresholds of limits with notify that were crossed, by threshold in per cent: once for each
-    /// subject.
-    BUDGET_THRESHOLDS = Counter "weir_budget_thresholds_total"
-        ["domain", "limit", "name", "threshold"];
-    /// Requests that a trial would allow (ok) or refuse (over_limit), or that the store did not
-    /// count for it (not_counted).
-    TRIAL_DECISIONS = Counter "weir_trial_decisions_total" ["domain", "limit", "name", "outcome"];
-    /// Hits that requests asked of a limit with a trial, without refunds.
-    TRIAL_HITS = Counter "weir_trial_hits_total" ["domain", "limit", "name"];
-    /// Hits beyond the trial of a limit; it refused none of them.
-    TRIAL_OVER_LIMIT_HITS = Counter "weir_trial_over_limit_hits_total" ["domain", "limit", "name"];
+}
+
+families! { REST:
     /// Descriptors that named no hits and were charged the default_cost of their limit.
     DEFAULT_COSTS = Counter "weir_default_costs_total" [];
 
@@ -455,50 +424,4 @@ families! {
     /// Finished spans of traces by outcome: exported, dropped (the queue was full) or failed (the
     /// collector did not take them).
     SPANS = Counter "weir_spans_total" ["outcome"];
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_well_formed() {
-        let names: BTreeSet<_> = ALL.iter().map(|family| family.name).collect();
-        assert_eq!(names.len(), ALL.len());
-        for Family {
-            name,
-            metric_type,
-            labels,
-            help,
-        } in ALL
-        {
-            assert!(
-                ["weir_", "ratelimit_", "process_"]
-                    .iter()
-                    .any(|prefix| name.starts_with(prefix)),
-                "{name}"
-            );
-            assert!(
-                name.bytes()
-                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
-                "{name}"
-            );
-            let is_total = name.ends_with("_total");
-            assert!(
-                !name.starts_with("weir_") || is_total == (*metric_type == MetricType::Counter),
-                "{name}: a counter ends in _total"
-            );
-            assert!(
-                help.ends_with('.') && !help.contains("  "),
-                "{name}: {help}"
-            );
-            assert_eq!(
-                labels.iter().collect::<BTreeSet<_>>().len(),
-                labels.len(),
-                "{name}"
-            );
-        }
-    }
 }

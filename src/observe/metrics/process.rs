@@ -13,7 +13,9 @@ use tonic::Code;
 
 use super::counts::{Cells, Core};
 use super::families::{self, Family, Observations, Sample};
+use crate::core::answer::Decision;
 use crate::core::text::number_after;
+use crate::core::verdict::StoreError;
 
 /// The label `grpc_method`: the only method that is counted.
 const METHOD: &str = "ShouldRateLimit";
@@ -144,6 +146,29 @@ impl Process {
     /// Counts an event.
     pub fn count(&self, core: Core, count: Count) {
         self.counts.add(core, count as usize, 1);
+    }
+
+    /// Counts a check that the store did not decide, by its error and by the part of Weir that
+    /// answered instead.
+    #[inline]
+    pub(super) fn decided(&self, core: Core, decision: &Decision) {
+        let error = decision.store_error().map(|error| match error {
+            StoreError::NotExecuted(_) => Count::NotExecuted,
+            StoreError::Unknown(_) => Count::OutcomeUnknown,
+            StoreError::Data(_) => Count::StoredData,
+        });
+        let answered_by = match decision {
+            Decision::Store(_) => None,
+            Decision::Lease(_) => Some(Count::Lease),
+            Decision::DenialCache(_) => Some(Count::DenialCache),
+            Decision::Local(..) => Some(Count::OutageLocal),
+            Decision::PolicyAllows(_) => Some(Count::OutageAllow),
+            Decision::PolicyRefuses(_) => Some(Count::OutageDeny),
+            Decision::Fails(_) => Some(Count::OutageError),
+        };
+        for count in [error, answered_by].into_iter().flatten() {
+            self.count(core, count);
+        }
     }
 
     /// The answers of failure policies.

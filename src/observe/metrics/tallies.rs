@@ -4,10 +4,10 @@
 //! labels of the limit (its domain, and its levels as written), not to one set of rules, because
 //! they have to survive a reload.
 
+mod features;
 mod series;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::counts::{
     COUNTERS, Cells, Core, Counts, DECISIONS, HITS, HitPartition, Label, NEAR_LIMIT, NEGATIVE_HITS,
@@ -17,20 +17,19 @@ use super::counts::{
 use super::dynamic::{LimitReading, Part};
 use super::exposition::{Exposition, labels};
 use super::{Count, Metrics, Sample, families};
-use crate::core::answer::{CheckIndex, Decision, Decisions, Effect};
+use crate::core::answer::Decision;
 use crate::core::lock;
-use crate::core::verdict::StoreError;
-use crate::limits::plan::{Check, Checks, DecidedBy, Outcomes, Plan};
+use crate::limits::plan::{Check, DecidedBy, Outcomes, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::LimitId;
 use crate::net::clock;
-use series::{
-    Counters, LimitSeries, OtherCounters, SeriesOfDomain, add_decisions, add_negative_hits,
-};
+pub(super) use features::FAMILIES;
+use features::FeatureCounters;
+use series::{Counters, LimitSeries, SeriesOfDomain, add_decisions, add_negative_hits};
 pub(super) use series::{DomainSeries, Register};
 
-/// The label `limit` of all limits that requests bring along, which have no path.
-const REQUEST_LIMIT: &str = "(request)";
+/// The path of all limits that requests bring along.
+pub const REQUEST_LIMIT: &str = "(request)";
 
 /// The counters of one set of rules.
 #[derive(Clone, Debug)]
@@ -112,8 +111,9 @@ impl Metrics {
             let reading = LimitReading::new(&of_hits, Part::Requests, &counts, true);
             add_hits(exposition, &reading);
             let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
-            add_decisions(exposition, &of_limit, &counts, |_| false);
-            add_negative_hits(exposition, &of_limit, &counts, false);
+            let mut samples = exposition.of(of_limit);
+            add_decisions(&mut samples, &counts, |_| false);
+            add_negative_hits(&mut samples, &counts, false);
         }
     }
 
@@ -133,8 +133,13 @@ impl Metrics {
         let domains = self.series_by_domain();
         for series in domains.iter().flat_map(|domain| domain.series()) {
             let (limit, own) = (series.limit, series.own);
-            let (path, mut outcomes) = (limit.path_in_domain(), outcomes(own.counts.sums()));
-            visit(&limit.domain, &path, own.peeks(), &mut outcomes);
+            let (path, [peeks]) = (limit.path_in_domain(), own.peeks.sums());
+            visit(
+                &limit.domain,
+                &path,
+                peeks,
+                &mut outcomes(own.counts.sums()),
+            );
         }
         for (labels, counts) in self.dynamic.series() {
             visit(&labels.domain, REQUEST_LIMIT, 0, &mut outcomes(counts));
@@ -196,9 +201,7 @@ impl Tallies {
                     if planned.is_raised {
                         process.count(core, Count::Raised);
                     }
-                    for count in process_counts(decision).into_iter().flatten() {
-                        process.count(core, count);
-                    }
+                    process.decided(core, decision);
                     let ratio = self.metrics.options.near_limit_ratio;
                     if check.hits == 0 && !plan.checks.are_peeks() {
                         self.peeked(core, id);
@@ -213,41 +216,6 @@ impl Tallies {
             && let Some(cells) = self.free.get(domain)
         {
             cells.add(core, 0, free);
-        }
-    }
-
-    /// Counts effects on the holders and the holds of limits, each where its answer arrives, also
-    /// after its call has ended.
-    #[inline]
-    pub fn observe_effects(
-        &self,
-        checks: &Checks,
-        effects: impl IntoIterator<Item = (CheckIndex, Effect)>,
-    ) {
-        if checks.has_effects() {
-            for (index, effect) in effects {
-                self.observe_effect(&checks[index], effect);
-            }
-        }
-    }
-
-    /// Counts one effect, by the clock that scrapes read.
-    pub fn observe_effect(&self, check: &Check, effect: Effect) {
-        let Some(others) = check.limit().and_then(|limit| self.others(limit)) else {
-            return;
-        };
-        let (holders, holds) = (others.holders.as_ref(), others.holds.as_ref());
-        match (effect, holders, holds) {
-            (Effect::Acquired(change), Some(holders), _) => {
-                holders.current.record(change, true, clock::now());
-            }
-            (Effect::Released(change), Some(holders), _) => {
-                holders.current.record(change, false, clock::now());
-            }
-            (Effect::Hold(change), _, Some(tally)) => {
-                tally.record(&change, check.hits, clock::now());
-            }
-            _ => {}
         }
     }
 
@@ -280,42 +248,18 @@ impl Tallies {
         }
     }
 
-    /// Counts a crossed threshold of a limit, in per cent.
-    pub fn crossed(&self, limit: LimitId, percent: u8) {
-        let counts = self.others(limit).and_then(|all| all.thresholds.as_ref());
-        if let Some(count) = counts.and_then(|all| all.get(usize::from(percent))) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts the store's answers to the trials of a request.
-    pub fn observe_trials(&self, core: Core, plan: &Plan, decisions: &Decisions) {
-        let near_limit_ratio = self.metrics.options.near_limit_ratio;
-        for (index, _, limit) in plan.trials() {
-            let series = self.others(limit.id).and_then(|all| all.trial.as_ref());
-            if let Some(series) = series.map(|series| series.rows(self.metrics.cores)) {
-                let (check, decision) = (&plan.checks[index], &decisions[index.0]);
-                for (counter, count) in counts(check, check.hits, decision, false, near_limit_ratio)
-                {
-                    series.add(core, counter, count);
-                }
-            }
-        }
-    }
-
     fn of_limit(&self, id: LimitId) -> Option<&Counters> {
         self.series.get(id.domain as usize)?.get(id.limit as usize)
     }
 
-    fn others(&self, id: LimitId) -> Option<&OtherCounters> {
-        self.of_limit(id)?.others.as_deref()
+    fn features(&self, id: LimitId) -> Option<&FeatureCounters> {
+        self.of_limit(id)?.features.as_deref()
     }
 
     #[cold]
     fn peeked(&self, core: Core, limit: Option<LimitId>) {
         if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
-            let cells = || Cells::new(self.metrics.cores);
-            series.own.peeks.get_or_init(cells).add(core, 0, 1);
+            series.own.peeks.rows(self.metrics.cores).add(core, 0, 1);
         }
     }
 
@@ -325,26 +269,6 @@ impl Tallies {
             rows.add(core, DECISIONS + label as usize, 1);
         }
     }
-}
-
-/// The counters of the process that a check adds to: the store's error, and the policy that
-/// answered instead of the store.
-fn process_counts(decision: &Decision) -> [Option<Count>; 2] {
-    let error = decision.store_error().map(|error| match error {
-        StoreError::NotExecuted(_) => Count::NotExecuted,
-        StoreError::Unknown(_) => Count::OutcomeUnknown,
-        StoreError::Data(_) => Count::StoredData,
-    });
-    let answered_by = match decision {
-        Decision::Store(_) => None,
-        Decision::Lease(_) => Some(Count::Lease),
-        Decision::DenialCache(_) => Some(Count::DenialCache),
-        Decision::Local(..) => Some(Count::OutageLocal),
-        Decision::PolicyAllows(_) => Some(Count::OutageAllow),
-        Decision::PolicyRefuses(_) => Some(Count::OutageDeny),
-        Decision::Fails(_) => Some(Count::OutageError),
-    };
-    [error, answered_by]
 }
 
 /// The counters that a check adds to, and how much. `is_undone`: its request was refused as a
@@ -429,39 +353,6 @@ mod tests {
             domain: domain.into(),
             descriptors,
         }
-    }
-
-    #[test]
-    fn crossings_of_a_limit_survive_a_reload_of_other_thresholds() {
-        let metrics = Metrics::new(1, 0.8);
-        let tallies = |notify: &str| {
-            metrics.tallies(&crate::limits::rules::compile::rules_of(&format!(
-                "domain: d\ndescriptors:\n- {{ key: a, rate_limit: {{ unit: day, \
-                 requests_per_unit: 5, name: n, notify: {notify} }} }}\n- {{ key: b, \
-                 rate_limit: {{ unit: day, requests_per_unit: 5 }} }}\n"
-            )))
-        };
-        let series = || {
-            let page = metrics.encode();
-            let of_family = page.lines().filter_map(|line| {
-                line.strip_prefix(
-                    "weir_budget_thresholds_total{domain=\"d\",limit=\"a\",name=\"n\",",
-                )
-            });
-            of_family.map(ToOwned::to_owned).collect::<Vec<_>>()
-        };
-        let first = tallies("[50%, 100%]");
-        first.crossed(LimitId::new(0, 0), 50);
-        // A limit without thresholds, and invalid ones.
-        first.crossed(LimitId::new(0, 1), 50);
-        for percent in [0, 101] {
-            first.crossed(LimitId::new(0, 0), percent);
-        }
-        assert_eq!(series(), ["threshold=\"100\"} 0", "threshold=\"50\"} 1"]);
-        tallies("[80%]").crossed(LimitId::new(0, 0), 80);
-        assert_eq!(series(), ["threshold=\"80\"} 1"]);
-        tallies("[50%]");
-        assert_eq!(series(), ["threshold=\"50\"} 1"]);
     }
 
     #[test]
