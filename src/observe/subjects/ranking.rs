@@ -65,13 +65,18 @@ pub struct Ranked {
     pub refused_error: u64,
 }
 
-/// Lower and upper bounds of a subject's numbers in all panes.
+/// Lower and upper bound of a number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bound {
+    least: u64,
+    most: u64,
+}
+
+/// The bounds of a subject's numbers in all panes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bounds {
-    hits: u64,
-    most_hits: u64,
-    refused: u64,
-    most_refused: u64,
+    hits: Bound,
+    refused: Bound,
 }
 
 impl Bounds {
@@ -92,40 +97,35 @@ impl Bounds {
             let add = |sum: &mut u64, more: [u64; 2]| {
                 *sum = more.into_iter().fold(*sum, u64::saturating_add);
             };
-            add(&mut bounds.refused, [refused, 0]);
-            add(&mut bounds.hits, [hits.saturating_sub(others), refused]);
-            add(&mut bounds.most_hits, [hits, missed]);
-            add(&mut bounds.most_refused, [count, refused_missed]);
+            add(&mut bounds.refused.least, [refused, 0]);
+            add(
+                &mut bounds.hits.least,
+                [hits.saturating_sub(others), refused],
+            );
+            add(&mut bounds.hits.most, [hits, missed]);
+            add(&mut bounds.refused.most, [count, refused_missed]);
             // Hits that were missed may have been refused.
             add(&mut most_of_hits, [others, missed]);
         }
-        Self {
-            most_refused: bounds.most_refused.min(most_of_hits),
-            ..bounds
-        }
+        bounds.refused.most = bounds.refused.most.min(most_of_hits);
+        bounds
     }
 
-    fn of(&self, subject: LimitedSubject) -> Ranked {
+    fn of(self, subject: LimitedSubject) -> Ranked {
+        let error = |bound: Bound| bound.most.saturating_sub(bound.least);
         Ranked {
             subject,
-            hits: self.hits,
-            hits_error: self.most_hits.saturating_sub(self.hits),
-            refused: self.refused,
-            refused_error: self.most_refused.saturating_sub(self.refused),
+            hits: self.hits.least,
+            hits_error: error(self.hits),
+            refused: self.refused.least,
+            refused_error: error(self.refused),
         }
     }
 
-    const fn weight(&self, by: Ranking) -> u64 {
+    const fn ranked(self, by: Ranking) -> Bound {
         match by {
             Ranking::Hits => self.hits,
             Ranking::Refusals => self.refused,
-        }
-    }
-
-    const fn most(&self, by: Ranking) -> u64 {
-        match by {
-            Ranking::Hits => self.most_hits,
-            Ranking::Refusals => self.most_refused,
         }
     }
 }
@@ -134,7 +134,7 @@ impl Bounds {
 pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
     let texts = texts(view, query);
     let weight = |&fingerprint: &u64| {
-        let weight = Bounds::new(view, fingerprint).weight(query.by);
+        let weight = Bounds::new(view, fingerprint).ranked(query.by).least;
         (Reverse(weight), fingerprint)
     };
     let mut order: Vec<(Reverse<u64>, u64)> = texts.keys().map(weight).collect();
@@ -162,7 +162,7 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
             !listed.contains(&one.fingerprint) && query.asks_for(sketch, one)
         });
         others
-            .map(|(_, one)| Bounds::new(view, one.fingerprint).most(by))
+            .map(|(_, one)| Bounds::new(view, one.fingerprint).ranked(by).most)
             .fold(sum(view, by, Sketch::error), u64::max)
     };
     Heaviest {

@@ -11,9 +11,7 @@ use crate::core::digest::{push_hex, sha256};
 use crate::core::text::{self, MARK};
 use crate::limits::plan::{Block, DecidedBy, Outcome, key};
 use crate::limits::rules::limit::Limit;
-
-/// The path of limits that requests contain.
-pub const REQUEST_LIMIT: &str = "(request)";
+pub use crate::observe::metrics::REQUEST_LIMIT;
 
 /// The path of blocked subjects that have no limit.
 pub const NO_LIMIT: &str = "(none)";

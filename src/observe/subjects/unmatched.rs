@@ -235,15 +235,11 @@ impl Samples {
     }
 
     fn report(&self, domain: &[u8]) -> UnmatchedDomain {
-        let entry = |entry: Entry<'_>| EntryText {
-            key: text(entry.key),
-            value: text(entry.value),
-        };
         let descriptor = |sample: &Sample| {
-            let subject = || key::Subject::new(domain, entries(&sample.texts)).to_string();
+            let subject = key::Subject::new(domain, entries(&sample.texts));
             UnmatchedDescriptor {
-                entries: entries(&sample.texts).map(entry).collect(),
-                subject: sample.is_whole.then(subject),
+                entries: subject.texts(),
+                subject: sample.is_whole.then(|| subject.to_string()),
                 seen_at: Timestamp::from_second(sample.seen.cast_signed()).unwrap_or_default(),
             }
         };
@@ -297,10 +293,6 @@ fn entries(texts: &[u8]) -> impl Iterator<Item = Entry<'_>> {
             value: next().unwrap_or_default(),
         })
     })
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[cfg(test)]
