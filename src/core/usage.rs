@@ -423,7 +423,7 @@ pub struct Series {
 }
 
 /// The hits of a recent interval, in whole buckets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// The hits of all buckets that overlap the interval, the oldest one whole.
     pub hits: Hits,

@@ -382,30 +382,4 @@ mod tests {
             Err(StatusCode::FORBIDDEN)
         );
     }
-
-    #[tokio::test]
-    async fn elsewhere_reading_needs_a_token_too() {
-        let file = file(GOOD);
-        let host = ("host", "weir.example:6070");
-        for address in [[0, 0, 0, 0], [10, 0, 0, 1]] {
-            let access = Access::new(
-                address.into(),
-                Some(Tokens::try_new(file.path().to_owned()).expect("tokens")),
-            );
-            assert_eq!(
-                result(&access, Right::Read, &[host]).await,
-                Err(StatusCode::UNAUTHORIZED)
-            );
-            let token = ("authorization", "Bearer 0123456789abcdef");
-            assert_eq!(
-                result(&access, Right::Read, &[host, token]).await,
-                Ok(Some("ann".into()))
-            );
-        }
-        let none = Access::new([10, 0, 0, 1].into(), None);
-        assert_eq!(
-            result(&none, Right::Read, &[host]).await,
-            Err(StatusCode::FORBIDDEN)
-        );
-    }
 }

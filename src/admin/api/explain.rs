@@ -21,10 +21,10 @@ use super::reply::{Failure, blocking};
 use super::reservations::Reserved;
 use super::{Call, Parts, subject};
 use crate::core::answer::Decision;
-use crate::core::request::{DecodedRequest, Descriptor, Entry};
-use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
+use crate::core::request::{DecodedRequest, Entry};
+use crate::limits::overrides::{Applied, Override, RateRecord, Record};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcomes, Plan};
+use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcome, Plan};
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale, Units};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
@@ -191,17 +191,17 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
     let report = blocking(move || {
         let snapshot = parts.live.load();
         let request = asked.request()?;
-        let now = Now {
-            parts: &parts,
-            plan: &plan,
-            request: &request,
-            outcomes: plan.outcomes(&decisions),
-            overrides: snapshot.as_ref().and_then(|live| live.overrides()),
-        };
+        let overrides = snapshot.as_ref().and_then(|live| live.overrides());
         let mut report = Report::new(&plan, &request);
+        let outcomes = plan.outcomes(&decisions);
         let all = report.descriptors.iter_mut().zip(request.descriptors());
-        for (index, (descriptor, one)) in all.enumerate() {
-            now.add_to(descriptor, index, one);
+        for ((descriptor, (one, entries)), outcome) in all.zip(&outcomes.each) {
+            let hits = request.hits(one).max(1).unsigned_abs();
+            descriptor.add_state(&parts, &plan, outcome, hits);
+            if let Some(overrides) = overrides.filter(|_| is_overridden(outcome)) {
+                let found = subject::override_of(&plan.rules, overrides, request.domain, entries);
+                descriptor.add_override(found);
+            }
         }
         for (index, reserved) in reserved {
             if let Some(live) = &mut report.descriptors[index].live {
@@ -263,15 +263,6 @@ fn message(body: &[u8]) -> Result<Bytes, Failure> {
     })
 }
 
-/// The facts of a running process that the plan does not have.
-struct Now<'n, 'r> {
-    parts: &'n Parts,
-    plan: &'n Plan,
-    request: &'n DecodedRequest<'r>,
-    outcomes: Outcomes<'n>,
-    overrides: Option<InForce<'n>>,
-}
-
 impl Report {
     /// Explains `plan`, which is the plan of `request`.
     pub fn new(plan: &Plan, request: &DecodedRequest<'_>) -> Self {
@@ -292,58 +283,6 @@ impl Report {
             domain: String::from_utf8_lossy(request.domain).into_owned(),
             descriptors,
             differs: Vec::new(),
-        }
-    }
-}
-
-impl Now<'_, '_> {
-    /// Adds the state of the counter of a descriptor, and the override that decides it.
-    fn add_to(
-        &self,
-        descriptor: &mut ExplainedDescriptor,
-        index: usize,
-        (one, entries): (&Descriptor, &[Entry<'_>]),
-    ) {
-        let hits = self.request.hits(one).max(1).unsigned_abs();
-        let (plan, is_alone) = (self.plan, self.parts.deployments.is_empty());
-        let outcome = &self.outcomes.each[index];
-        descriptor.refused_now = outcome.refuses;
-        if let DecidedBy::Check {
-            planned,
-            check,
-            decision,
-            ..
-        } = outcome.by
-        {
-            let never_passes = hits > check.algorithm.capacity();
-            let verdict = decision.verdict();
-            let is_used_up = verdict.is_some_and(|verdict| verdict.remaining == 0);
-            descriptor.refused_now |= !check.modes.shadow && is_used_up;
-            if never_passes {
-                descriptor.refused_now = !check.modes.shadow;
-                descriptor.reason += ", never passes: the request has more hits than the limit";
-            }
-            let leased = self.parts.limiter.leased(&plan.checks, planned.check);
-            descriptor.live = Some(State {
-                held: (leased > 0).then(|| planned.scale.decimal(leased)),
-                ..State::new(decision, planned.scale, check, is_alone)
-            });
-        }
-        let is_overridden = match &plan.slots[index].disposition {
-            Disposition::Exempt | Disposition::Blocked(_) => true,
-            Disposition::Checked(checked) => checked.is_raised,
-            Disposition::Free | Disposition::Unlimited => false,
-        };
-        let overrides = self.overrides.filter(|_| is_overridden);
-        let domain = self.request.domain;
-        let find = |all| subject::override_of(&plan.rules, all, domain, entries);
-        if let Some((one, applied)) = overrides.and_then(find) {
-            descriptor.reason = by_override(&descriptor.reason, one, &applied);
-            let raised = match &applied {
-                Applied::Raise(amount) => Some(amount),
-                Applied::Block { .. } | Applied::Exempt => None,
-            };
-            descriptor.overridden = Some(Record::from(one).with_total(raised));
         }
     }
 }
@@ -381,6 +320,53 @@ impl ExplainedDescriptor {
             live: None,
             trial: None,
         }
+    }
+
+    /// Adds the state of its counter, from a peek for `hits` hits.
+    fn add_state(&mut self, parts: &Parts, plan: &Plan, outcome: &Outcome<'_>, hits: u64) {
+        self.refused_now = outcome.refuses;
+        let DecidedBy::Check {
+            planned,
+            check,
+            decision,
+            ..
+        } = outcome.by
+        else {
+            return;
+        };
+        let verdict = decision.verdict();
+        let is_used_up = verdict.is_some_and(|verdict| verdict.remaining == 0);
+        self.refused_now |= !check.modes.shadow && is_used_up;
+        if hits > check.algorithm.capacity() {
+            self.refused_now = !check.modes.shadow;
+            self.reason += ", never passes: the request has more hits than the limit";
+        }
+        let is_alone = parts.deployments.is_empty();
+        let leased = parts.limiter.leased(&plan.checks, planned.check);
+        self.live = Some(State {
+            held: (leased > 0).then(|| planned.scale.decimal(leased)),
+            ..State::new(decision, planned.scale, check, is_alone)
+        });
+    }
+
+    /// Adds the override that decides it.
+    fn add_override(&mut self, found: Option<(&Override, Applied)>) {
+        let Some((one, applied)) = found else { return };
+        self.reason = by_override(&self.reason, one, &applied);
+        let raised = match &applied {
+            Applied::Raise(amount) => Some(amount),
+            Applied::Block { .. } | Applied::Exempt => None,
+        };
+        self.overridden = Some(Record::from(one).with_total(raised));
+    }
+}
+
+/// Whether an override decides a descriptor.
+const fn is_overridden(outcome: &Outcome<'_>) -> bool {
+    match outcome.by {
+        DecidedBy::Exempt | DecidedBy::Block(_) => true,
+        DecidedBy::Check { planned, .. } => planned.is_raised,
+        DecidedBy::NoLimit | DecidedBy::Unlimited => false,
     }
 }
 

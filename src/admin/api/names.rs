@@ -44,10 +44,18 @@ pub(super) fn is_named(limit: &Limit, text: &str) -> bool {
     limit.path() == text || limit.path_in_domain() == text || limit.name.as_deref() == Some(text)
 }
 
+/// The limits of all domains, or of one.
+pub(super) fn limits<'r>(
+    rules: &'r Rules,
+    domain: Option<&str>,
+) -> impl Iterator<Item = &'r Limit> {
+    let is_of = move |limit: &&Limit| domain.is_none_or(|domain| *limit.domain == *domain);
+    rules.limits().filter(is_of)
+}
+
 /// There is no limit with this name, of all domains or of one.
 pub(super) fn no_limit_named(rules: &Rules, domain: Option<&str>, name: &str) -> Failure {
-    let is_there = |limit: &&Limit| domain.is_none_or(|domain| *limit.domain == *domain);
-    let limits = || rules.limits().filter(is_there);
+    let limits = || limits(rules, domain);
     let paths = limits().flat_map(|limit| [limit.path(), limit.path_in_domain()]);
     let paths: Vec<String> = paths.collect();
     let names = limits().filter_map(|limit| limit.name.as_deref());
@@ -67,8 +75,7 @@ pub(super) fn entries<'e>(
     mut entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
 ) -> Result<(), Failure> {
     domain(rules, Some(name))?;
-    let limits = || rules.limits().filter(|limit| *limit.domain == *name);
-    let levels = || limits().flat_map(|limit| &limit.levels);
+    let levels = || limits(rules, Some(name)).flat_map(|limit| &limit.levels);
     let keys = || levels().map(|level| &*level.key);
     let is_key =
         |key: &str| keys().any(|known| crate::limits::rules::tree::matches(known, key.as_bytes()));

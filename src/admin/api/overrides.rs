@@ -203,8 +203,8 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
 pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> {
     let mut order: Order = call.body()?;
     if let Some(name) = &order.subject {
-        is_alone(&order.domain, &order.entries)?;
-        let (domain, entries) = subject::order_of(&subject::read(name)?)?;
+        let subject = named(name, &order.domain, &order.entries)?;
+        let (domain, entries) = subject::order_of(&subject)?;
         order.domain = domain;
         order.entries = entries.iter().map(EntryRecord::from).collect();
     }
@@ -465,23 +465,20 @@ fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
     raised.is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
 }
 
-/// Checks that a subject comes without domain and entries.
-fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
+/// The subject with this exact name, which comes without domain and entries.
+fn named(name: &str, domain: &str, entries: &[EntryRecord]) -> Result<Subject, Failure> {
     let why = "subject: it contains the domain and the entries; leave out domain and entries";
     match domain.is_empty() && entries.is_empty() {
-        true => Ok(()),
+        true => subject::read(name),
         false => Err(Failure::bad_request(why)),
     }
 }
 
-/// POST: resets the counter of one subject, and the counter of its trial.
+/// POST: resets the counters of one subject.
 pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failure> {
     let order: ResetOrder = call.body()?;
     let subject = match &order.subject {
-        Some(name) => {
-            is_alone(&order.domain, &order.entries)?;
-            subject::read(name)?
-        }
+        Some(name) => named(name, &order.domain, &order.entries)?,
         None => exact(&order)?,
     };
     let (plan, counters) = parts.reset(&subject, order.limit.as_deref()).await?;

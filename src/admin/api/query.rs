@@ -54,8 +54,7 @@ impl Query {
         count.ok_or_else(|| Failure::bad_request(&format!("count: write 1 to {MAX_COUNT}")))
     }
 
-    /// Whether the parameter of this name is true: `trial` (the answer is about the trial of the
-    /// limit, and not about the limit) and others.
+    /// Whether the parameter of this name is true.
     ///
     /// # Errors
     /// 400: neither true nor false.
@@ -94,11 +93,11 @@ mod tests {
         assert!(Query::new("cursor=x").page(5).is_err());
         assert_eq!(
             (
-                Query::default().is("trial"),
-                Query::new("trial=true").is("trial")
+                Query::default().is("ended"),
+                Query::new("ended=true").is("ended")
             ),
             (Ok(false), Ok(true))
         );
-        assert!(Query::new("trial=1").is("trial").is_err());
+        assert!(Query::new("ended=1").is("ended").is_err());
     }
 }

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use super::query::Query;
 use super::reply::{Failure, blocking};
 use super::subject::{self, CountedSubject};
-use super::usage::{CurrentUse, Top, TrackedLimit, USUAL_COUNT, UsageSubject};
-use super::usage::{deadline, is_last};
+use super::usage::{CurrentUse, Top, TrackedLimit, USUAL_COUNT, UsageSubject, is_last};
 use super::{Call, Parts};
+use crate::core::time::Span;
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key::Subject;
 
@@ -69,9 +69,7 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
              write hits"
         )));
     }
-    let all = (tracked.usage)
-        .subjects(&tracked.tracking, deadline())
-        .await?;
+    let all = tracked.subjects().await?;
     let is_listed = |subject: &UsageSubject| {
         let share = subject.share().filter(|(_, used)| *used > 0.0);
         share.is_some_and(|(share, _)| above.is_none_or(|above| share > above))
@@ -105,11 +103,10 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     if limit.has_holds() && !is_last {
         subjects = with_holds(&parts, &tracked, subjects, ends).await;
     }
-    let is_full =
-        all.len() >= tracked.tracking.settings.subjects as usize || tracked.usage.has_dropped();
+    let are_all = examined == all.len() && !tracked.may_have_more(all.len());
     Ok(Top {
         examined: Some(examined),
-        complete: Some(examined == all.len() && !is_full && is_whole),
+        complete: Some(are_all && is_whole),
         ..tracked.top("share", page, total, subjects)
     })
 }
@@ -123,7 +120,7 @@ async fn counted_of(
     let (parts, tracked) = (Arc::clone(parts), Arc::clone(tracked));
     let counted = blocking(move || {
         let all = part.iter().map(|key| Subject::of_key(key));
-        let counted = all.filter_map(|subject| counted(&parts, &tracked, &subject));
+        let counted = all.filter_map(|subject| tracked.counted(&parts, &subject));
         Ok(counted.collect())
     });
     counted.await
@@ -133,17 +130,9 @@ async fn counted_of(
 fn is_kept(parts: &Parts, tracked: &TrackedLimit, subject: &UsageSubject) -> bool {
     subject.last_period.as_ref().is_some_and(|last| {
         let period = last.end.duration_since(last.begin).as_micros() as u64;
-        let is_long_enough = 2 * period <= tracked.tracking.settings.expiry.micros();
-        is_long_enough && (!parts.deployments.is_empty() || parts.started_at <= last.begin)
+        tracked.keeps(Span::from_micros(period))
+            && (!parts.deployments.is_empty() || parts.started_at <= last.begin)
     })
-}
-
-/// The plan of a subject, if the limit still counts it: another one may since a reload.
-fn counted(parts: &Parts, tracked: &TrackedLimit, subject: &Subject) -> Option<CountedSubject> {
-    let limit = tracked.limit().path();
-    let found = subject::counted(parts, subject, Some(&limit), tracked.is_trial).ok()?;
-    let is_same = found.check().tracking()?.is_same_limit(&tracked.tracking);
-    is_same.then_some(found)
 }
 
 /// These subjects with the hits that requests hold, as far as they can be read until `ends`.
@@ -156,7 +145,7 @@ async fn with_holds(
     let with_holds = async |mut one: UsageSubject| {
         if Instant::now() < ends
             && let Ok(subject) = one.subject.parse()
-            && let Some(found) = counted(parts, tracked, &subject)
+            && let Some(found) = tracked.counted(parts, &subject)
             && let Some(current) = one.current.take()
         {
             one.current = Some(current.with_held(&found, parts).await);
@@ -246,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_is_a_percentage() {
+    fn above_is_a_percentage() {
         let read = |text: &str| above(&Query::new(&format!("above={text}")));
         assert_eq!(read("80"), Ok(Some(80.0)));
         assert_eq!(read("99.5%25"), Ok(Some(99.5)));

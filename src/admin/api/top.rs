@@ -83,10 +83,8 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         let rules = names::rules(parts);
         names::domain(&rules, domain)?;
         if let Some(limit) = limit.filter(|limit| ![NO_LIMIT, REQUEST_LIMIT].contains(limit)) {
-            let is_it = |one: &&Limit| {
-                names::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain)
-            };
-            let path = rules.limits().find(is_it).map(Limit::path);
+            let is_it = |one: &&Limit| names::is_named(one, limit);
+            let path = names::limits(&rules, domain).find(is_it).map(Limit::path);
             asked.limit = Some(path.ok_or_else(|| names::no_limit_named(&rules, domain, limit))?);
             found = parts.subjects.heaviest(&asked);
         }

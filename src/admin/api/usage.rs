@@ -470,25 +470,28 @@ fn periods(
 /// Whether the checks of this limit, or of its trial, are on the per-second Redis. If the rows of a
 /// table have several units, the list is of the main Redis, which has the subjects with units
 /// longer than a second.
-fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
+fn is_per_second(rules: &Rules, limit: &Limit, is_trial: bool) -> bool {
     let is_of_second = |amount: &Amount| amount.rate.unit == Unit::Second;
-    let mut amounts = limit.amounts().peekable();
-    let are_of_seconds = match &limit.trial {
+    match &limit.trial {
+        // A trial counts by itself, also if its domain commits all or none.
         Some(trial) if is_trial => is_of_second(&trial.amount),
-        _ => amounts.peek().is_some() && amounts.all(is_of_second),
-    };
-    commit == Commit::Each && are_of_seconds
+        _ => {
+            let commit = rules.commit(limit.domain.as_bytes());
+            let mut amounts = limit.amounts().peekable();
+            commit != Some(Commit::AllOrNone)
+                && amounts.peek().is_some()
+                && amounts.all(is_of_second)
+        }
+    }
 }
 
 /// The limit whose subjects a call lists.
 pub(super) struct TrackedLimit {
     rules: Arc<Rules>,
     id: LimitId,
-    /// Whether the list is of its trial.
-    pub(super) is_trial: bool,
-    pub(super) tracking: Arc<Tracking>,
+    tracking: Arc<Tracking>,
     /// Where its subjects are.
-    pub(super) usage: store::Usage,
+    usage: store::Usage,
 }
 
 impl TrackedLimit {
@@ -502,20 +505,39 @@ impl TrackedLimit {
         let id = found.await?;
         let limit = rules.limit(id);
         let tracking = usage_of(limit, is_trial).ok_or_else(|| untracked(limit))?;
-        // A trial counts by itself, also if its domain commits all or none.
-        let commit = rules.commit(limit.domain.as_bytes());
-        let commit = commit.filter(|_| !is_trial).unwrap_or_default();
         Ok(Self {
             id,
-            is_trial,
             tracking: Arc::clone(tracking),
-            usage: (parts.usage).of_limits(is_per_second(limit, commit, is_trial)),
+            usage: (parts.usage).of_limits(is_per_second(&rules, limit, is_trial)),
             rules,
         })
     }
 
     pub(super) fn limit(&self) -> &Limit {
         self.rules.limit(self.id)
+    }
+
+    /// The keys of all its subjects.
+    pub(super) async fn subjects(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.usage.subjects(&self.tracking, deadline()).await
+    }
+
+    /// Whether some subjects may be missing in a list of so many.
+    pub(super) fn may_have_more(&self, count: usize) -> bool {
+        count >= self.tracking.settings.subjects as usize || self.usage.has_dropped()
+    }
+
+    /// Whether records are kept until the period after one of this length has ended.
+    pub(super) fn keeps(&self, period: Span) -> bool {
+        2 * period.micros() <= self.tracking.settings.expiry.micros()
+    }
+
+    /// The plan of a subject, if the limit still counts it: another one may since a reload.
+    pub(super) fn counted(&self, parts: &Parts, subject: &key::Subject) -> Option<CountedSubject> {
+        let (limit, tracking) = (self.limit().path(), &self.tracking);
+        let found = subject::counted(parts, subject, Some(&limit), tracking.is_trial).ok()?;
+        let is_same = found.check().tracking()?.is_same_limit(tracking);
+        is_same.then_some(found)
     }
 
     /// A part of its subjects.
@@ -529,7 +551,7 @@ impl TrackedLimit {
         let limit = self.limit();
         Top {
             limit: limit.path(),
-            trial: self.is_trial,
+            trial: self.tracking.is_trial,
             domain: limit.domain.to_string(),
             by: by.to_owned(),
             total,
@@ -617,23 +639,12 @@ async fn by_record(
     }
     let (now, record) = found.record(parts).await?;
     let from = Micros(now.0.saturating_sub(over.micros()));
-    let none = counted([0, 0], from, now);
-    Ok(record.map_or(Some(none), |record| record.count(now, over)))
-}
-
-/// A count of requested hits and its lower bound.
-fn counted(hits: [u64; 2], from: Micros, to: Micros) -> usage::Count {
-    let [hits, at_least] = hits.map(|asked| Hits {
-        asked,
-        ..Hits::default()
-    });
-    usage::Count {
-        hits,
-        at_least,
-        is_cut: false,
+    let none = usage::Count {
         from,
-        to,
-    }
+        to: now,
+        ..usage::Count::default()
+    };
+    Ok(record.map_or(Some(none), |record| record.count(now, over)))
 }
 
 /// Counts by the buckets in which the limit itself counts.
@@ -665,7 +676,17 @@ async fn by_buckets(
         true => buckets.count_over(state.as_ref(), now, inside).min(hits),
         false => hits,
     };
-    Ok(counted([hits, at_least], Micros(begin), now))
+    let [hits, at_least] = [hits, at_least].map(|asked| Hits {
+        asked,
+        ..Hits::default()
+    });
+    Ok(usage::Count {
+        hits,
+        at_least,
+        is_cut: false,
+        from: Micros(begin),
+        to: now,
+    })
 }
 
 /// The error about hits of an interval that were not counted.
@@ -698,9 +719,7 @@ fn tracked_limit<'r>(
     names::domain(rules, domain)?;
     // The limits of a table's plans record the same as the descriptor's limit.
     let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
-    let of_domain = rules.limits().filter(|limit| !is_of_plan(limit));
-    let is_meant = |limit: &&Limit| domain.is_none_or(|domain| *domain == *limit.domain);
-    let of_domain = of_domain.filter(is_meant);
+    let of_domain = names::limits(rules, domain).filter(|limit| !is_of_plan(limit));
     if let Some(name) = name {
         let mut named = of_domain.filter(|limit| names::is_named(limit, name));
         return match (named.next(), named.next()) {
