@@ -25,7 +25,6 @@ mod partial;
 pub(crate) mod problem;
 pub(crate) mod resource;
 mod schema;
-mod sections;
 mod siblings;
 pub(crate) mod table;
 

@@ -6,10 +6,9 @@
 
 use std::cell::Cell;
 
-use super::keys::{self, Author, Field, FieldValue, names};
+pub(super) use super::keys::Section;
+use super::keys::{self, Author, Field, FieldValue, Format, names};
 use super::problem::{Grade, Problems, excerpt, quoted};
-use super::sections::Format;
-pub(super) use super::sections::Section;
 use crate::core::message::Message;
 use crate::core::time::{MAX_SAFE_INTEGER, Unit};
 use crate::limits::rules::messages;
@@ -188,7 +187,7 @@ fn report_misplaced(
     field: &Field,
 ) {
     let (known, sections, place) = (field.key, field.sections, section.name());
-    // If a key belongs to both, the remedy names the other section, because a trial is rarer.
+    // If a key belongs to both, the remedy names the more frequent section.
     let is_near = |other: &&Section| {
         other.format() == section.format() && (**other != Section::Trial || sections.len() == 1)
     };

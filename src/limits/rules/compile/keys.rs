@@ -1,6 +1,6 @@
-//! The table of all fields of limit files and overlays: the sections of each key, the form of its
-//! value, and its meaning. The reader, nearest names, messages about misplaced keys, the JSON Schema
-//! and the page of fields derive from it.
+//! The sections of limit files and overlays, and the table of all their fields: the sections of each
+//! key, the form of its value, and its meaning. The reader, nearest names, messages about misplaced
+//! keys, the JSON Schema and the page of fields derive from it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,15 +11,47 @@ use Section::{
 };
 
 use super::problem::Problems;
-use super::sections::Section;
 use crate::core::algorithm::{AlgorithmKind, OPTIONS, OnExpiry, with_field};
+use crate::core::message::Message;
 use crate::core::time::{Span, Unit};
 use crate::core::usage;
-use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::Node;
 use crate::limits::rules::thresholds::Thresholds;
+use crate::limits::rules::{Commit, messages};
+
+/// The sections of a file: its maps by their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Root,
+    Descriptor,
+    RateLimit,
+    Replaced,
+    Defaults,
+    /// Of a file or of an overlay: the map `trial` in a limit.
+    Trial,
+    /// The map `reservations` in a limit.
+    Reservations,
+    /// A plan below `plans`.
+    Plan,
+    /// A row of a table, whose keys are the names of the columns.
+    Row,
+    /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
+    Overlay,
+    OverlayDomain,
+    OverlayDescriptor,
+    OverlayLimit,
+}
+
+/// The format to which a section belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Files,
+    Plans,
+    Tables,
+    Overlay,
+}
 
 /// The service that reads a key. A misplaced key of Weir is always an error, because the Go service
 /// rejects files with keys that it does not know: no file in use has one.
@@ -99,6 +131,65 @@ impl MatchKind {
 pub(super) const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";
 
 impl Section {
+    pub(super) const fn format(self) -> Format {
+        match self {
+            Plan => Format::Plans,
+            Row => Format::Tables,
+            Overlay | OverlayDomain | OverlayDescriptor | OverlayLimit => Format::Overlay,
+            _ => Format::Files,
+        }
+    }
+
+    /// Its name in the schema and on the page of fields, the place of its keys in messages, and the
+    /// place where a map of it was expected.
+    const fn names(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Root | Overlay => ("file", "at the root of the file", "at the root of the file"),
+            Descriptor | OverlayDescriptor => (
+                "descriptor",
+                "in a descriptor",
+                "in the list of descriptors",
+            ),
+            RateLimit | OverlayLimit => ("rate_limit", "in rate_limit", "under rate_limit"),
+            OverlayDomain => ("domain", "in a domain", "in the list of domains"),
+            Replaced => (
+                "replaces",
+                "in an entry of replaces",
+                "in the list of replaces",
+            ),
+            Defaults => ("defaults", "in defaults", "under defaults"),
+            Trial => ("trial", "in trial", "under trial"),
+            Reservations => ("reservations", "in reservations", "under reservations"),
+            Plan => ("plan", "in a plan", "under the name of a plan"),
+            Row => ("row", "in a table", "in a table"),
+        }
+    }
+
+    /// In the schema and on the page of fields.
+    pub(super) const fn short_name(self) -> &'static str {
+        self.names().0
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        self.names().1
+    }
+
+    /// The error of a value of another type than the map of the section.
+    pub(super) fn no_map(self, found: &str) -> Message {
+        let remedy = match self {
+            Root => "begin the file with 'domain: ' and 'descriptors:'",
+            Descriptor | OverlayDescriptor => "begin each descriptor with '- key: '",
+            Overlay => "begin the file with 'domains:' or 'defaults:'",
+            OverlayDomain => "begin each domain with '- domain: '",
+            RateLimit | Plan | Row => "write 'unit: ' and 'requests_per_unit: ' below it",
+            Replaced => "write '- name: ' and the name of a limit",
+            Trial => "write 'requests_per_unit: ' and a number below it",
+            Reservations => "write the time that the longest request takes, such as '{ttl: 60s}'",
+            Defaults | OverlayLimit => "write 'algorithm: ' and its options below it",
+        };
+        messages::not_a_map(self.names().2, found, remedy)
+    }
+
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
         let own = fields().iter();
         let own = own.filter(move |field| field.sections.contains(&self));

@@ -7,19 +7,18 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::AMOUNT;
-use super::keys::{Author, Field, Form, fields};
-use super::sections::{Format, Section};
+use super::keys::{Author, Field, Form, Format, Section, fields};
 
-/// The sections of a file, by their names in the schema and on the page of fields.
-const SECTIONS: [(Section, &str); 8] = [
-    (Section::Root, "file"),
-    (Section::Descriptor, "descriptor"),
-    (Section::RateLimit, "rate_limit"),
-    (Section::Replaced, "replaces"),
-    (Section::Defaults, "defaults"),
-    (Section::Trial, "trial"),
-    (Section::Reservations, "reservations"),
-    (Section::Plan, "plan"),
+/// The sections of a file.
+const SECTIONS: [Section; 8] = [
+    Section::Root,
+    Section::Descriptor,
+    Section::RateLimit,
+    Section::Replaced,
+    Section::Defaults,
+    Section::Trial,
+    Section::Reservations,
+    Section::Plan,
 ];
 
 /// The definition of values that have no meaning where they are.
@@ -27,8 +26,8 @@ const IGNORED: &str = "ignored";
 
 /// The schema of a limit file.
 pub fn json_schema() -> Value {
-    let definition = |&(section, name): &(_, &str)| (name.to_owned(), object(section));
-    let mut definitions: Map<_, _> = SECTIONS.iter().map(definition).collect();
+    let definition = |section: Section| (section.short_name().to_owned(), object(section));
+    let mut definitions: Map<_, _> = SECTIONS.into_iter().map(definition).collect();
     definitions.insert(IGNORED.to_owned(), ignored());
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -108,10 +107,10 @@ fn is_ignored(section: Section, field: &Field) -> bool {
         && !(section == Section::Descriptor && AMOUNT.contains(&field.key))
 }
 
-/// The value of a field that may be empty, unless it is a trial: an empty one is a mistake.
+/// The value of a field, which may be empty unless that is a mistake.
 fn property(field: &Field) -> Value {
     let value = match field.form {
-        Form::Map(Section::Trial) => reference(Section::Trial),
+        Form::Map(section @ Section::Trial) => reference(section),
         form => json!({ "anyOf": [value(form), { "type": "null" }] }),
     };
     described(value, field.doc)
@@ -208,9 +207,7 @@ fn described(mut value: Value, doc: &str) -> Value {
 }
 
 fn reference(section: Section) -> Value {
-    let mut sections = SECTIONS.iter();
-    let name = sections.find(|(other, _)| *other == section);
-    definition(name.map_or(IGNORED, |(_, name)| name))
+    definition(section.short_name())
 }
 
 fn definition(name: &str) -> Value {
@@ -236,9 +233,9 @@ mod tests {
     #[test]
     fn the_page_of_fields_is_the_one_of_the_table() {
         let rows = fields().iter().map(|field| {
-            let sections = SECTIONS.iter().chain(&[(Section::Row, "row")]);
-            let places = sections.filter(|(section, _)| field.sections.contains(section));
-            let places: Vec<_> = places.map(|(_, name)| *name).collect();
+            let sections = SECTIONS.iter().chain(&[Section::Row]);
+            let places = sections.filter(|section| field.sections.contains(section));
+            let places: Vec<_> = places.map(|section| section.short_name()).collect();
             let (key, doc, shape) = (field.key, field.doc, shape(field.form));
             format!("| `{key}` | {} | {shape} | {doc} |\n", places.join(", "))
         });
