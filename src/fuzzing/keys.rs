@@ -237,7 +237,7 @@ fn key_of(counter: &Counter, requests_per_unit: u64) -> Vec<u8> {
         } else {
             None
         },
-        share_threshold: matches!(value, Value::SharedPattern(_)),
+        is_shared: matches!(value, Value::SharedPattern(_)),
         ..Level::default()
     };
     let levels: Vec<_> = counter.entries.iter().map(level).collect();

@@ -421,12 +421,12 @@ fn is_replaced(limit: LimitInForce<'_>, found: &[Option<LimitInForce<'_>>]) -> b
 }
 
 /// The names of the metric's levels, if they depend on the request: for a limit of the request's
-/// own, `detailed_metric` or `value_to_metric`. A level with `share_threshold` keeps its pattern,
+/// own, `detailed_metric` or `value_to_metric`. A level that values share keeps its pattern,
 /// and addresses are those that are counted. An empty value is left out, except that
 /// `detailed_metric` without a shared pattern leaves `key_`, as in envoyproxy/ratelimit.
 fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
     let has_empty_values = limit.is_some_and(|limit| {
-        limit.detailed_metric && !limit.levels.iter().any(|level| level.share_threshold)
+        limit.detailed_metric && !limit.levels.iter().any(|level| level.is_shared)
     });
     let text = |entry: &Entry<'_>, value: &[u8]| {
         let key = String::from_utf8_lossy(entry.key);
@@ -450,7 +450,7 @@ fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<
         {
             level.key.to_string()
         }
-        level if level.share_threshold => level.text(),
+        level if level.is_shared => level.text(),
         level if limit.detailed_metric || level.value_to_metric => {
             text(entry, key::Counted::new(entry.value, level).bytes())
         }

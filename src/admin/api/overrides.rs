@@ -561,7 +561,7 @@ fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
         and it is reset for all of them";
     const LOCAL: &str = "on_store_failure is local: hits that other replicas counted in memory \
         during an outage of Redis stay until they expire";
-    let is_shared = limit.levels.iter().any(|level| level.share_threshold);
+    let is_shared = limit.levels.iter().any(|level| level.is_shared);
     let mut checks = plan.checks.iter();
     let is_local = !parts.deployments.is_empty()
         && checks.any(|check| check.on_store_failure == OnStoreFailure::Local);

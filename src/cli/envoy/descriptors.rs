@@ -257,7 +257,7 @@ impl DescriptorWalk<'_> {
             self.found.all.len() - 1
         });
         let descriptor = &mut self.found.all[index];
-        descriptor.is_released |= own.has_holders;
+        descriptor.is_released |= own.counts_in_flight;
         let expiries = self.expiries.get(path).into_iter().flatten();
         descriptor.expiries.extend(expiries);
         if descriptor.is_reserved() && descriptor.expiries.contains(&None) {

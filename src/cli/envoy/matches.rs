@@ -89,7 +89,7 @@ impl KeyValues {
         let (Some(prefix), SourceKind::HeaderMatch(_)) = (prefix, &source.kind) else {
             return Err(messages::match_of_pattern(text, value, other));
         };
-        if own.limits_anything() && !own.share_threshold {
+        if own.limits_anything() && !own.is_shared {
             return Err(messages::match_of_each_value(value, text, other));
         }
         let mut others = self.patterns.iter().filter(|known| known.list != list);

@@ -71,7 +71,7 @@ impl Sources {
             }
         }
         let all = all_of(outline).into_iter().map(|(_, own)| own);
-        let (ids, others): (Vec<_>, Vec<_>) = all.partition(|own| own.has_holders);
+        let (ids, others): (Vec<_>, Vec<_>) = all.partition(|own| own.counts_in_flight);
         let others: HashSet<&str> = others.iter().map(|own| &*own.key).collect();
         for own in ids.iter().filter(|own| !others.contains(&*own.key)) {
             self.add_missing(&own.key, &format!("header:{STREAM_ID}"));

@@ -55,7 +55,7 @@ pub struct Check {
     pub on_store_failure: OnStoreFailure,
     /// The limit's unit is a second: a separate Redis may count it.
     pub per_second: bool,
-    /// Hits may be drawn ahead of requests (`lease`).
+    /// Hits may be drawn ahead of requests.
     pub draws_ahead: bool,
     /// In a box, which keeps the checks of most limits small.
     pub(super) extras: Option<Box<Extras>>,

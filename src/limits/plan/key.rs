@@ -52,7 +52,7 @@ pub(super) fn up_to_subject(counter: &[u8]) -> &[u8] {
     end.map_or(counter, |end| &counter[..=end])
 }
 
-/// The capacity to reserve for a key: its length unless parts have to be escaped.
+/// The bytes of a key, to allocate them at once: its length unless parts have to be escaped.
 pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> usize {
     let part_bytes = |text: &[u8]| text.len().min(LONGEST_PLAIN) + 2;
     let of_entry = |entry: &Entry<'_>| part_bytes(entry.key) + part_bytes(entry.value);
@@ -88,7 +88,7 @@ pub(crate) fn write(
         match levels.get(index) {
             // The key may be a pattern too; both are written as they are in the file.
             Some(Level {
-                share_threshold: true,
+                is_shared: true,
                 key,
                 value,
                 ..

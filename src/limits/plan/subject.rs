@@ -154,8 +154,8 @@ fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
     {
         return key.is(&level.key) && own == bits;
     }
-    if level.share_threshold || is_shared {
-        let are_shared = level.share_threshold && is_shared;
+    if level.is_shared || is_shared {
+        let are_shared = level.is_shared && is_shared;
         return are_shared && key.is(&level.key) && value.is(written.unwrap_or_default());
     }
     let key_fits = match key {

@@ -13,6 +13,7 @@ mod build;
 pub(crate) mod data;
 pub(crate) mod descriptor;
 pub(crate) mod domain;
+mod features;
 mod fields;
 mod keys;
 mod layers;

@@ -256,7 +256,7 @@ fn key(rules: &Rules, limit: &Limit) -> Option<(Vec<u8>, bool)> {
     let mut parts = Vec::new();
     limit.amounts().next()?.algorithm.write_key_tag(&mut parts);
     for level in &limit.levels {
-        let counting = (level.share_threshold, level.matching);
+        let counting = (level.is_shared, level.matching);
         parts.extend(format!("{counting:?}").bytes());
     }
     let commit = rules.commit(limit.domain.as_bytes());
@@ -297,16 +297,7 @@ pub fn fields<'r>(
     let share = amount.and_then(|amount| share(rules, limit, amount));
     texts.add("share", share);
     texts.extend(amount.map(FieldTexts::of_amount));
-    let notify = amount.map(|amount| amount.notify).unwrap_or_default();
-    texts.add_list("notify", notify.each().map(|percent| format!("{percent}%")));
-    let trial = in_force.trial();
-    texts.add("trial", trial.map(|trial| tried(&trial.amount, amount)));
-    let usage = limit.usage.as_ref().map(|usage| usage.settings);
-    texts.add("track_usage", usage.map(|_| true));
-    texts.add("usage_interval", usage.map(|usage| usage.interval));
-    texts.add("usage_buckets", usage.map(|usage| usage.buckets));
-    texts.add("usage_expiry", usage.map(|usage| usage.expiry));
-    texts.add("usage_subjects", usage.map(|usage| usage.subjects));
+    texts.add_features(in_force);
     texts.add("plan", limit.plan.as_ref());
     let table = limit.table.as_deref().filter(|_| in_force.row.is_none());
     texts.add("table", table.map(|table| &table.rows.file));
@@ -324,7 +315,7 @@ pub fn fields<'r>(
     let levels = || limit.levels.iter();
     let keys = |is_on: fn(&&Level) -> bool| levels().filter(is_on).map(|level| &level.key);
     texts.add_list("value_to_metric", keys(|level| level.value_to_metric));
-    texts.add_list("share_threshold", keys(|level| level.share_threshold));
+    texts.add_list("share_threshold", keys(|level| level.is_shared));
     let prefix = |level: &Level| match level.matching {
         Matching::Cidr { prefix } => prefix,
         _ => None,
@@ -337,15 +328,19 @@ pub fn fields<'r>(
 
 /// Fields with their texts. A field without a value is missing.
 #[derive(Default)]
-struct FieldTexts(Vec<(&'static str, String)>);
+pub(super) struct FieldTexts(Vec<(&'static str, String)>);
 
 impl FieldTexts {
-    fn add(&mut self, field: &'static str, value: Option<impl ToString>) {
+    pub(super) fn add(&mut self, field: &'static str, value: Option<impl ToString>) {
         self.0.extend(value.map(|value| (field, value.to_string())));
     }
 
     /// Adds values, separated by commas.
-    fn add_list(&mut self, field: &'static str, values: impl Iterator<Item = impl ToString>) {
+    pub(super) fn add_list(
+        &mut self,
+        field: &'static str,
+        values: impl Iterator<Item = impl ToString>,
+    ) {
         let texts: Vec<_> = values.map(|value| value.to_string()).collect();
         self.add(field, (!texts.is_empty()).then(|| texts.join(", ")));
     }
@@ -355,8 +350,14 @@ impl FieldTexts {
             .extend(others.into_iter().flat_map(|others| others.0));
     }
 
+    /// The fields that the others do not have with the same text.
+    pub(super) fn without(mut self, others: &Self) -> Self {
+        self.0.retain(|field| !others.0.contains(field));
+        self
+    }
+
     /// The text that follows another one on its line.
-    fn rest(self) -> String {
+    pub(super) fn rest(self) -> String {
         let text = |(name, value)| format!(", {name} {value}");
         self.0.into_iter().map(text).collect()
     }
@@ -365,14 +366,6 @@ impl FieldTexts {
 /// The name of a failure policy.
 fn policy(policy: OnStoreFailure) -> Option<&'static str> {
     text::name_of(&OnStoreFailure::NAMED, &policy)
-}
-
-/// A trial on one line: its rate, and other differences from the real limit.
-fn tried(trial: &Amount, real: Option<&Amount>) -> String {
-    let known = real.map(FieldTexts::of_amount).unwrap_or_default();
-    let mut other = FieldTexts::of_amount(trial);
-    other.0.retain(|field| !known.0.contains(field));
-    rate_of(trial) + &other.rest()
 }
 
 /// This region's part of an amount; `None` if that is the whole amount.
@@ -391,7 +384,7 @@ fn rate(limit: LimitInForce<'_>) -> String {
     }
 }
 
-fn rate_of(amount: &Amount) -> String {
+pub(super) fn rate_of(amount: &Amount) -> String {
     let (rate, unit) = (amount.rate, amount.rate.unit.name());
     match rate.unit_multiplier {
         _ if rate.unit == Unit::None => rate.to_string(),
@@ -402,7 +395,7 @@ fn rate_of(amount: &Amount) -> String {
 
 impl FieldTexts {
     /// The algorithm and its options, with their defaults filled in.
-    fn of_amount(amount: &Amount) -> Self {
+    pub(super) fn of_amount(amount: &Amount) -> Self {
         let algorithm = &amount.algorithm;
         let mut texts = Self::default();
         texts.add("algorithm", Some(algorithm.kind().name()));
@@ -713,66 +706,37 @@ descriptors:
     fn equal_rules_do_not_differ_and_each_field_counts() {
         let same = Difference::new(&rules_of(OLD), &rules_of(OLD));
         assert_eq!(same, Difference::default());
-        let one = "domain: d\ndescriptors:\n- key: a\n  value: b*\n";
-        let limit = "  rate_limit: { unit: day, requests_per_unit: 1 }\n";
-        let with = |more: &str| rules_of(&format!("{one}{more}"));
-        for (more, field) in [
+        let with = |options: &str, more: &str| {
+            rules_of(&format!(
+                "domain: d\ndescriptors:\n- key: a\n  value: b*\n  rate_limit: {{ unit: day, \
+                 requests_per_unit: 1{options} }}\n{more}"
+            ))
+        };
+        for (options, more, field) in [
+            ("0", "", "rate"),
+            (", unit_multiplier: 2", "", "rate"),
             (
-                "  rate_limit: { unit: day, requests_per_unit: 2 }\n",
-                "rate",
-            ),
-            (
-                "  rate_limit: { unit: day, requests_per_unit: 1, unit_multiplier: 2 }\n",
-                "rate",
-            ),
-            (
-                "  rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_window_log, \
-                 count_denied: true }\n",
+                ", algorithm: sliding_window_log, count_denied: true",
+                "",
                 "algorithm",
             ),
-            (
-                "  rate_limit: { unit: day, requests_per_unit: 1, count_denied: false }\n",
-                "count_denied",
-            ),
-            (
-                "  rate_limit: { unit: day, requests_per_unit: 1, name: n }\n",
-                "name",
-            ),
-            (
-                "  rate_limit: { unit: day, requests_per_unit: 1, notify: [80%] }\n",
-                "notify",
-            ),
-            (
-                "  rate_limit: { unit: day, requests_per_unit: 1, on_store_failure: deny }\n",
-                "on_store_failure",
-            ),
+            (", count_denied: false", "", "count_denied"),
+            (", name: n", "", "name"),
+            (", notify: [80%]", "", "notify"),
+            (", on_store_failure: deny", "", "on_store_failure"),
+            ("", "  shadow_mode: true\n", "shadow_mode"),
+            ("", "  quota_mode: true\n", "quota_mode"),
+            ("", "  detailed_metric: true\n", "detailed_metric"),
+            ("", "  value_to_metric: true\n", "value_to_metric"),
+            ("", "  share_threshold: true\n", "share_threshold"),
+            ("", "  metadata: { team: x }\n", "metadata"),
+            ("", "commit: all_or_none\n", "commit"),
         ] {
-            let difference = Difference::new(&with(limit), &with(more));
-            let fields: Vec<_> = difference
-                .changed
-                .iter()
-                .flat_map(|changed| &changed.fields)
-                .map(|changed| changed.field)
-                .collect();
-            assert_eq!(fields, [field], "{more}");
-        }
-        for (more, field) in [
-            ("  shadow_mode: true\n", "shadow_mode"),
-            ("  quota_mode: true\n", "quota_mode"),
-            ("  detailed_metric: true\n", "detailed_metric"),
-            ("  value_to_metric: true\n", "value_to_metric"),
-            ("  share_threshold: true\n", "share_threshold"),
-            ("  metadata: { team: x }\n", "metadata"),
-            ("commit: all_or_none\n", "commit"),
-        ] {
-            let difference = Difference::new(&with(limit), &with(&format!("{limit}{more}")));
-            let fields: Vec<_> = difference
-                .changed
-                .iter()
-                .flat_map(|changed| &changed.fields)
-                .map(|changed| changed.field)
-                .collect();
-            assert_eq!(fields, [field], "{more}");
+            let difference = Difference::new(&with("", ""), &with(options, more));
+            let changed = difference.changed.iter();
+            let fields = changed.flat_map(|changed| &changed.fields);
+            let fields: Vec<_> = fields.map(|changed| changed.field).collect();
+            assert_eq!(fields, [field], "{options}{more}");
         }
     }
 

@@ -55,7 +55,7 @@ fn of_fields(rules: &Rules, limit: &Limit) -> u64 {
     parts.extend(limit.replaces.iter().map(|name| format!("replaces {name}")));
     // The text of a shared counter is part of its key.
     parts.extend(limit.levels.iter().map(|level| {
-        let shared = level.value.as_ref().filter(|_| level.share_threshold);
+        let shared = level.value.as_ref().filter(|_| level.is_shared);
         format!("{:?} {shared:?}", level.matching)
     }));
     parts.sort_unstable();

@@ -525,7 +525,7 @@ pub struct Level {
     pub value: Option<Arc<str>>,
     pub matching: Matching,
     /// All values that match the pattern share one counter.
-    pub share_threshold: bool,
+    pub is_shared: bool,
     /// Metrics carry the request's value of this level.
     pub value_to_metric: bool,
 }
@@ -547,6 +547,16 @@ impl Level {
 }
 
 impl Limit {
+    /// The same limit for rows with this plan. Rows have numbers of their own, and no trial.
+    pub(super) fn of_plan(&self, plan: &str, number: u32) -> Self {
+        Self {
+            id: LimitId::new(self.id.domain, number),
+            plan: Some(plan.into()),
+            trial: None,
+            ..self.clone()
+        }
+    }
+
     /// Whether it counts nothing.
     pub const fn is_unlimited(&self) -> bool {
         self.amount.is_none() && !self.is_by_rows

@@ -245,7 +245,7 @@ fn show(limit: &Limit) -> String {
     );
     for level in &limit.levels {
         let flags = [
-            ("shared", level.share_threshold),
+            ("shared", level.is_shared),
             ("value to metric", level.value_to_metric),
         ];
         line.extend(

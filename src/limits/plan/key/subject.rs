@@ -58,7 +58,7 @@ pub(crate) struct Subject {
 pub(crate) struct SubjectEntry {
     pub key: Part,
     pub value: Part,
-    /// The value is a pattern of a limit with `share_threshold`, whose values share the counter.
+    /// The value is a pattern, whose values share the counter.
     pub is_shared: bool,
 }
 
@@ -401,7 +401,7 @@ mod tests {
         let level = Level {
             key: "path".into(),
             value: Some("/a*".into()),
-            share_threshold: true,
+            is_shared: true,
             ..Level::default()
         };
         let shared = name(&key(b"d", &[(b"path", b"/ab")], &[level]));
@@ -469,7 +469,7 @@ mod tests {
         let level = Level {
             key: "path".into(),
             value: Some("/a*".into()),
-            share_threshold: true,
+            is_shared: true,
             ..Level::default()
         };
         let own = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];

@@ -1,11 +1,8 @@
-//! Builds the limits of a domain after all its files are read: each with its layers, its trial, and
-//! its rows. Reports errors in them.
+//! Builds the limits of a domain after all its files are read: each with its layers, its features,
+//! and its rows. Reports errors in them.
 //!
 //! All files of a domain share its defaults and plans, in any order of reading. A limit may need a
 //! default or a plan of a later file, so limits wait as `PendingLimit` until all files are read.
-//!
-//! The resolved options of a limit are the defaults of its trial. One rule then decides which of
-//! them apply to another algorithm or unit.
 
 use std::sync::Arc;
 
@@ -14,17 +11,15 @@ use super::domain::{Domain, NamedPlan, PendingLimit, Plans};
 use super::layers::{Layers, NoRate, Resolved, Terms};
 use super::memory::{self, Memory};
 use super::options::checked_window;
-use super::partial::{LayerSource, PartialLimit};
+use super::partial::PartialLimit;
 use super::problem::{Problems, quoted};
 use super::{Compiler, ProcessDefaults};
 use crate::core::algorithm::OptionError;
-use crate::core::time::{Rate, Span, Unit};
-use crate::core::usage::{self, Tracking};
-use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
+use crate::core::time::Rate;
+use crate::limits::rules::limit::{Level, Limit};
+use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShare;
-use crate::limits::rules::thresholds::Thresholds;
-use crate::limits::rules::{Commit, messages};
 
 /// Builds the limits of the domain, and returns the domain without its tree. A limit with invalid
 /// options is reported and left out.
@@ -63,12 +58,7 @@ pub(super) fn build(
     built.limits.extend(of_plans);
     built.limits.sort_by_key(|limit| limit.id.limit);
     built.limits.shrink_to_fit();
-    for (limit, at) in domain.below_limits.drain(..) {
-        let mut limits = built.limits.iter();
-        if limits.any(|other| other.id == limit && other.has_holds()) {
-            problems.error(&at, messages::key_of_reservations());
-        }
-    }
+    domain.check_keys_of_holds(problems, &built.limits);
     if !domain.replaced.is_empty() {
         for limit in &built.limits {
             domain.names.extend(limit.name.clone());
@@ -111,7 +101,7 @@ pub(super) struct Builder<'a, 'f> {
     plans: &'a Plans,
     process: &'a ProcessDefaults,
     /// With the share of the process.
-    terms: Terms,
+    pub(super) terms: Terms,
     /// The number of the domain's next limit.
     pub(super) next_limit: &'a mut u32,
 }
@@ -142,17 +132,15 @@ impl<'a, 'f> Builder<'a, 'f> {
         }
     }
 
-    /// A limit with `track_usage`, or its trial.
-    fn tracking(&self, settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
-        let levels = limit.levels.iter();
-        let levels = levels.map(|level| (level.key.clone(), level.value.clone()));
-        Arc::new(Tracking {
-            settings,
-            domain: limit.domain.clone(),
-            levels: levels.collect(),
-            is_trial,
-            is_in_slot_of_domain: self.terms.commit == Commit::AllOrNone,
-        })
+    /// The same, which reports to `problems`.
+    pub(super) fn with_problems<'p>(&'p mut self, problems: &'p Problems) -> Builder<'p, 'f> {
+        Builder {
+            problems,
+            rows: &mut *self.rows,
+            memory: &mut *self.memory,
+            next_limit: &mut *self.next_limit,
+            ..*self
+        }
     }
 
     /// The limit of a descriptor, from its `rate_limit` or else from rows without a plan; and the
@@ -166,7 +154,7 @@ impl<'a, 'f> Builder<'a, 'f> {
             own.push(self.plan(name, partial.place("plan")?)?.layer.as_ref()?);
         }
         let at = &partial.places.at;
-        if partial.is_concurrency() && (partial.plan.is_some() || table.is_some()) {
+        if partial.counts_in_flight() && (partial.plan.is_some() || table.is_some()) {
             return self.problems.fail(at, messages::concurrency_with_table());
         }
         let layers = Layers {
@@ -180,26 +168,7 @@ impl<'a, 'f> Builder<'a, 'f> {
             (Some(_), Err(NoRate::BesideUnlimited(..))) => self.resolve(&layers, None, at)?,
             _ => self.complete(&layers, at, "rate_limit")?,
         };
-        if table.is_some() {
-            // Rows have periods of their own.
-            let usage = layers.usage(Span::from_secs(Unit::Year.secs()));
-            let report = |error| self.report(&layers, at, error);
-            resolved.usage = usage.map_err(report).ok()?;
-        }
-        let trial = self.trial(&layers, &resolved, at);
-        if let Some(at) = layers.place("lease")
-            && trial.is_some()
-            && resolved.amount.is_some_and(|amount| amount.lease)
-        {
-            self.problems.warning(at, messages::lease_with_trial());
-        }
-        limit.trial = trial.and_then(|trial| {
-            let usage = trial.usage.map(|usage| self.tracking(usage, &limit, true));
-            let amount = trial.amount?;
-            Some(Box::new(Trial { amount, usage }))
-        });
-        let usage = resolved.usage;
-        limit.usage = usage.map(|usage| self.tracking(usage, &limit, false));
+        self.add_features(&mut limit, &layers, &mut resolved, table.is_some(), at)?;
         let shadow_mode = limit.shadow_mode;
         resolved.fill(&mut limit, &layers);
         // Stores never check it. With a table or a plan, rows may have amounts.
@@ -207,98 +176,16 @@ impl<'a, 'f> Builder<'a, 'f> {
             limit.on_store_failure = None;
         }
         let Some(table) = table else {
-            let bytes = memory::of_extras(&limit);
+            let bytes = limit.memory_of_features();
             self.memory.take(self.problems, at, bytes)?;
             return Some((limit, Vec::new()));
         };
         let (limit, of_plans) = self.with_rows(limit, shadow_mode, &layers, &table)?;
         for limit in of_plans.iter().chain([&limit]) {
-            let bytes = memory::of_limit(limit, 128) + memory::of_extras(limit);
+            let bytes = memory::of_limit(limit, 128) + limit.memory_of_features();
             self.memory.take(self.problems, at, bytes)?;
         }
         Some((limit, of_plans))
-    }
-
-    /// The trial of a limit: its own or else the trial of the overlay, which is left out where it
-    /// does not fit. `None` if there is no trial, or, with an error, if its own is invalid.
-    fn trial(&mut self, layers: &Layers<'_>, real: &Resolved, at: &Place) -> Option<Resolved> {
-        let (layer, trial) = layers.find(|layer| Some((layer, layer.trial.as_deref()?)))?;
-        let problems = match layer.source.name() {
-            Some(source) => &self.problems.in_layer(at, source),
-            None => self.problems,
-        };
-        let mut builder = Builder {
-            problems,
-            rows: &mut *self.rows,
-            memory: &mut *self.memory,
-            next_limit: &mut *self.next_limit,
-            ..*self
-        };
-        builder.resolve_trial(trial, layers, real)
-    }
-
-    /// A trial inherits missing options from the real limit, as far as they have a meaning for the
-    /// algorithm and the unit of the trial; from the domain if the limit is unlimited.
-    fn resolve_trial(
-        &mut self,
-        trial: &PartialLimit,
-        layers: &Layers<'_>,
-        real: &Resolved,
-    ) -> Option<Resolved> {
-        let at = &trial.places.at;
-        let has_holders = |amount: Amount| amount.algorithm.counts_in_flight();
-        if trial.is_concurrency() || real.amount.is_some_and(has_holders) {
-            return self.problems.fail(at, messages::trial_of_concurrency());
-        }
-        if let Some(at) = trial.place("lease") {
-            return self.problems.fail(at, messages::trial_with_lease());
-        }
-        if let Some(at) = trial.place("reservations") {
-            return self.problems.fail(at, messages::trial_with_reservations());
-        }
-        let Some(amount) = &real.amount else {
-            let (requests, unit) = (trial.requests_per_unit.is_none(), trial.unit.is_none());
-            let missing = [
-                requests.then_some("requests_per_unit"),
-                unit.then_some("unit"),
-            ];
-            for key in missing.into_iter().flatten() {
-                self.problems.error(at, messages::trial_of_unlimited(key));
-            }
-            trial.requests_per_unit.and(trial.unit)?;
-            let own = [trial, *layers.own.first()?];
-            return self.complete(&layers.with_own(&own), at, "rate_limit");
-        };
-        // The whole rate, because the trial is divided among regions again. As a layer of defaults,
-        // options that do not fit the algorithm of the trial are dropped without an error.
-        let rate = amount.whole_rate();
-        let real_layer = Arc::new(PartialLimit {
-            requests_per_unit: Some(rate.requests_per_unit),
-            unit: Some(rate.unit),
-            unit_multiplier: Some(rate.unit_multiplier),
-            algorithm: Some(real.options.kind),
-            options: real.options,
-            notify: Some(amount.notify),
-            region_shares: layers.region_shares().map(|(_, shares)| Arc::clone(shares)),
-            source: LayerSource::Defaults(None),
-            ..PartialLimit::default()
-        });
-        let layers = Layers {
-            own: &[trial],
-            below: &[real_layer],
-            ends_with_value: false,
-        };
-        let mut resolved = self.complete(&layers, at, "rate_limit")?;
-        if resolved.amount == real.amount {
-            self.problems.warning(at, messages::trial_of_same_limit());
-        }
-        if let Some(amount) = &mut resolved.amount {
-            // The store is queried for each hit of a trial, which uses up nothing.
-            amount.lease = false;
-            amount.notify = Thresholds::default();
-        }
-        resolved.usage = real.usage;
-        Some(resolved)
     }
 
     /// The plan with this name. A missing plan is an error, unless plans are wrong anyway.
@@ -347,9 +234,7 @@ impl<'a, 'f> Builder<'a, 'f> {
             self.warn_of_unlimited(layers, at);
             return Some(Resolved::default());
         };
-        if rate.unit != Unit::None {
-            self.problems.accept(at, checked_window(&rate))?;
-        }
+        self.problems.accept(at, checked_window(&rate))?;
         let rate = self.multiplied(layers, rate, at);
         let terms = Terms {
             share: self.share(layers, at)?,
@@ -452,7 +337,7 @@ impl<'a, 'f> Builder<'a, 'f> {
 
     /// Unlimited limits have no options, because stores never check them.
     fn warn_of_unlimited(&self, layers: &Layers<'_>, at: &Place) {
-        if layers.all().any(|layer| layer.trial.is_some()) {
+        if layers.has_trial() {
             return;
         }
         let is_unused = |it: &&Arc<PartialLimit>| it.source.is_overlay() && it.has_options();
@@ -463,7 +348,7 @@ impl<'a, 'f> Builder<'a, 'f> {
         }
     }
 
-    fn report(
+    pub(super) fn report(
         &self,
         layers: &Layers<'_>,
         at: &Place,

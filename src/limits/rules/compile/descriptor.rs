@@ -14,8 +14,6 @@ use super::problem::{Grade, Problems, quoted};
 use super::siblings::Siblings;
 use super::table;
 use super::{Compiler, ProcessDefaults};
-use crate::core::algorithm::AlgorithmKind;
-use crate::core::algorithm::reservations::is_reservation_key;
 use crate::core::message::Message;
 use crate::core::time::{Rate, Unit};
 use crate::limits::rules::address;
@@ -97,7 +95,7 @@ impl DescriptorReader<'_, '_> {
         let mut children = Siblings::default();
         if let Some(list) = fields.get("descriptors") {
             if let Some(limit) = limit {
-                self.note_reservation_keys(limit, &below);
+                self.domain.note_keys_of_holds(limit, &below);
             }
             self.list(list, below, &mut children);
         }
@@ -126,7 +124,7 @@ impl DescriptorReader<'_, '_> {
         let mut level = level.unwrap_or_default();
         let (key, value) = (&level.key, level.value.as_deref());
         let added = self.compiler.overlay.enter(key, value, node.is_some());
-        level.share_threshold |= added.switches.contains(&"share_threshold");
+        level.is_shared |= added.switches.contains(&"share_threshold");
         level.value_to_metric |= added.switches.contains(&"value_to_metric");
         self.path.push(level);
         let table = table::read(self.compiler, fields, &self.path);
@@ -180,16 +178,6 @@ impl DescriptorReader<'_, '_> {
         Some(id)
     }
 
-    /// Remembers the descriptors of a list that have keys of reservations.
-    fn note_reservation_keys(&mut self, limit: LimitId, items: &[Node]) {
-        for item in items {
-            let key = item.get("key").and_then(Node::text).unwrap_or_default();
-            if is_reservation_key(key.as_bytes()) {
-                self.domain.below_limits.push((limit, item.at.clone()));
-            }
-        }
-    }
-
     /// Counts the bytes of a path, and returns them; `None`, with an error, if all together have too
     /// many.
     fn count_path(&mut self, fields: &Fields<'_>) -> Option<usize> {
@@ -218,7 +206,7 @@ pub(super) fn read_level(
         _ => Some(None),
     };
     let value_to_metric = fields.switch("value_to_metric");
-    let share_threshold = fields.switch("share_threshold");
+    let is_shared = fields.switch("share_threshold");
     let key = fields.required("key", messages::no_key)?;
     let matched = matched.ok()?;
     if matched.is_some() && key.contains('*') {
@@ -238,7 +226,7 @@ pub(super) fn read_level(
         key: compiler.key(key),
         value: text.or_else(|| value.map(Into::into)),
         matching,
-        share_threshold,
+        is_shared,
         value_to_metric,
     };
     problems.accept(fields.lack("share_threshold"), checked_share(&level));
@@ -249,7 +237,7 @@ pub(super) fn read_level(
 fn checked_share(level: &Level) -> Result<(), Message> {
     let has_star = |text: &str| text.contains('*');
     match level.matching {
-        _ if !level.share_threshold => Ok(()),
+        _ if !level.is_shared => Ok(()),
         Matching::Cidr { prefix: Some(_) } => Err(messages::share_threshold_with_prefix()),
         matching if matching.is_by_more_than_text() => Ok(()),
         _ if has_star(&level.key) || level.value.as_deref().is_some_and(has_star) => Ok(()),
@@ -328,47 +316,35 @@ fn complete(
     fields: &Fields<'_>,
     layer: Option<PartialLimit>,
 ) -> Option<PartialLimit> {
-    let is_concurrency =
-        fields.get("algorithm").and_then(Node::text) == Some(AlgorithmKind::Concurrency.name());
-    let mut is_valid = true;
-    if is_concurrency {
-        is_valid = has_no_window(problems, fields);
-    } else if fields.get("unit").is_none() {
-        is_valid = false;
-        if !fields.meant("unit") {
-            problems.error(fields.lack("unit"), options::no_unit());
+    let is_in_flight = fields.counts_in_flight();
+    let is_valid = match fields.get("unit") {
+        _ if is_in_flight => fields.has_no_window(),
+        Some(_) => true,
+        None => {
+            if !fields.meant("unit") {
+                problems.error(fields.lack("unit"), options::no_unit());
+            }
+            false
         }
-    }
+    };
     let hits = "requests_per_unit";
     if fields.get(hits).is_none() && !fields.meant(hits) {
         problems.add(fields.lack(hits), Grade::Mistake, messages::no_requests());
     }
     let layer = layer.filter(|_| is_valid)?;
-    let unit = layer.unit.or(is_concurrency.then_some(Unit::None))?;
+    let unit = layer.unit.or(is_in_flight.then_some(Unit::None))?;
     let rate = Rate {
         requests_per_unit: layer.requests_per_unit.unwrap_or(0),
         unit,
         unit_multiplier: layer.unit_multiplier.unwrap_or(1),
     };
-    if !is_concurrency {
-        let at = fields.lack("unit_multiplier");
-        problems.accept(at, options::checked_window(&rate))?;
-    }
+    let at = fields.lack("unit_multiplier");
+    problems.accept(at, options::checked_window(&rate))?;
     Some(PartialLimit {
         requests_per_unit: Some(rate.requests_per_unit),
         unit: Some(unit),
         ..layer
     })
-}
-
-/// Whether a limit of requests in flight names no window: it counts the requests at an instant, not
-/// in a period.
-fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
-    let present = || fields.present(["unit", "unit_multiplier"]);
-    for (key, node) in present() {
-        problems.error(&node.at, messages::concurrency_with_window(key));
-    }
-    present().next().is_none()
 }
 
 fn replaces(
@@ -433,68 +409,4 @@ fn is_regular_expression(value: &str) -> bool {
     let escape = has(value, &["\\d", "\\w", "\\s", "\\.", "\\/", "(?"]);
     let choice = from('(').contains('|') && from('(').contains(')');
     anchored || class || any || escape || choice
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_can_hardly_be_meant_as_text_is_suspicious() {
-        for block in ["10.0.0.0/8", "::1/128", "2001:db8::/32", "1.2.3.4/32"] {
-            assert!(is_block(block), "{block}");
-        }
-        for text in [
-            "10.0.0.1",
-            "10.0.0.0/33",
-            "/8",
-            "a/8",
-            "10.*",
-            "10.0.0.0/8/x",
-        ] {
-            assert!(!is_block(text), "{text}");
-        }
-        for (text, meant) in [
-            ("2001:DB8::1", true),
-            ("0:0::1", true),
-            ("Face::Add", false),
-            ("A::B", false),
-        ] {
-            assert_eq!(
-                (address::read(text.as_bytes()).is_some(), is_meant(text)),
-                (true, meant),
-                "{text}"
-            );
-        }
-        for expression in [
-            "^/api",
-            "/api$",
-            ".*",
-            "/api/.*",
-            "/v[0-9]+/x",
-            "\\d+",
-            "(get|put)",
-            "(?i)get",
-            "a.+b",
-            "example\\.org",
-        ] {
-            assert!(is_regular_expression(expression), "{expression}");
-        }
-        for text in [
-            "10.*",
-            "*",
-            "/api/*",
-            "*.example.org",
-            "/search?q=*",
-            "a+b",
-            "$",
-            "[::1]",
-            "a|b",
-            "f(x)",
-            "v1.2",
-            "a.*b",
-        ] {
-            assert!(!is_regular_expression(text), "{text}");
-        }
-    }
 }

@@ -49,7 +49,7 @@ pub(super) struct Domain {
     #[expect(clippy::vec_box, reason = "each is dropped when it is built")]
     pub(super) pending: Vec<Box<PendingLimit>>,
     /// Descriptors with keys of holds, each with the limit above it.
-    pub(super) below_limits: Vec<(LimitId, Place)>,
+    pub(super) keys_of_holds: Vec<(LimitId, Place)>,
 }
 
 impl Domain {

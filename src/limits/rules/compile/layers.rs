@@ -5,14 +5,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::partial::{LayerSource, PartialLimit};
-use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
-use crate::core::time::{PeriodKind, Rate, Span, Unit};
+use crate::core::algorithm::{Algorithm, OptionError, Options};
+use crate::core::time::{PeriodKind, Rate};
 use crate::core::usage;
+use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Limit, Scale};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::{RegionShare, RegionShares};
-use crate::limits::rules::thresholds::Thresholds;
-use crate::limits::rules::{Commit, messages};
 
 /// The layers of a limit.
 #[derive(Clone, Copy, Default)]
@@ -163,34 +162,9 @@ impl<'l> Layers<'l> {
         (all, meant)
     }
 
-    /// The settings of usage of a limit with periods that are not longer.
-    pub(super) fn usage(&self, period: Span) -> Result<Option<usage::Settings>, OptionError> {
-        let add = |usage: usage::Options, layer: &PartialLimit| usage.apply_defaults(&layer.usage);
-        let options = self.all().fold(usage::Options::default(), add);
-        match options.without_effect() {
-            Some(error) if self.place(error.option).is_some() => Err(error),
-            _ => options.settings(period),
-        }
-    }
-
     /// The shares of regions, and their layer.
     pub(super) fn region_shares(&self) -> Option<(&'l PartialLimit, &'l Arc<RegionShares>)> {
         self.find(|layer| Some((layer, layer.region_shares.as_ref()?)))
-    }
-
-    /// The thresholds. Those of defaults are left out for an algorithm that has none.
-    fn notify(&self, kind: AlgorithmKind) -> Result<Thresholds, OptionError> {
-        use AlgorithmKind::{Concurrency, LeakyBucket};
-        let has_none = matches!(kind, LeakyBucket | Concurrency);
-        match self.find(|layer| Some((&layer.source, layer.notify?))) {
-            Some((_, notify)) if !has_none => Ok(notify),
-            Some((LayerSource::Own | LayerSource::Overlay(_), notify))
-                if notify != Thresholds::default() =>
-            {
-                Err(messages::algorithm_without_notify(kind.name()).of("notify"))
-            }
-            Some(_) | None => Ok(Thresholds::default()),
-        }
     }
 
     /// Makes a limit of these layers; all that is wrong if they make none.
@@ -207,12 +181,7 @@ impl<'l> Layers<'l> {
             meant.period == Some(PeriodKind::Calendar) && self.place("unit_multiplier").is_some();
         errors.extend(options.remove_wrong_calendar(&rate, is_multiplied));
         options.calendar_months = terms.calendar_months;
-        let mut misplaced = None;
-        if options.kind == AlgorithmKind::Concurrency {
-            // A control plane sends a unit with each limit.
-            (rate.unit, rate.unit_multiplier) = (Unit::None, 1);
-            misplaced = self.misplaced_concurrency();
-        }
+        let misplaced = self.remove_window(options.kind, &mut rate);
         let (share, whole) = (terms.share, rate.requests_per_unit);
         let (own, burst) = (share.of_rate(rate), options.burst);
         // An error names the numbers of the file, in all regions alike.
@@ -223,79 +192,31 @@ impl<'l> Layers<'l> {
         }
         let usage = self.usage(rate.window().unwrap_or_default());
         let is_tracked = matches!(usage, Ok(Some(_)));
-        if options.lease == Some(true)
-            && let Some(error) = misplaced_lease(is_tracked, terms)
-        {
-            options.lease = None;
-            // A lease of the defaults was not meant for this limit, and goes without an error.
-            errors.extend((meant.lease == Some(true)).then_some(error));
-        }
-        if options.reservations.is_some()
-            && let Some(error) = self.misplaced_reservations(terms.commit)
-        {
-            options.reservations = None;
-            errors.extend(meant.reservations.map(|_| error));
-        }
-        match (algorithm, usage, self.notify(options.kind)) {
-            (Ok(algorithm), Ok(usage), Ok(notify)) if errors.is_empty() => Ok(Resolved {
-                amount: Some(Amount {
+        errors.extend(self.remove_misplaced(&mut options, &meant, terms, is_tracked));
+        match (algorithm, usage, self.reports(options.kind)) {
+            (Ok(algorithm), Ok(usage), Ok(reports)) if errors.is_empty() => {
+                let amount = Amount {
                     whole,
                     share,
                     has_own_burst: burst.is_some_and(|burst| burst != whole),
                     default_cost: options.default_cost.and_then(NonZeroU64::new),
-                    lease: options.lease == Some(true),
-                    reservations: options.reservations,
-                    notify,
                     ..Amount::new(own, Scale::new(options.scale), algorithm)
-                }),
-                is_by_rows: false,
-                options,
-                usage,
-            }),
-            (algorithm, usage, notify) => {
+                };
+                Ok(Resolved {
+                    amount: Some(amount.with_features(&options, reports)),
+                    is_by_rows: false,
+                    options,
+                    usage,
+                })
+            }
+            (algorithm, usage, reports) => {
                 errors.extend(algorithm.err());
                 errors.extend(usage.err());
-                errors.extend(notify.err());
+                errors.extend(reports.err());
                 Err(errors)
             }
         }
     }
-
-    /// Why hits of it cannot be reserved, for any algorithm.
-    fn misplaced_reservations(&self, commit: Commit) -> Option<OptionError> {
-        let has_trial = || self.all().any(|layer| layer.trial.is_some());
-        let message = match commit {
-            Commit::AllOrNone => messages::reservations_all_or_none(),
-            Commit::Each if has_trial() => messages::reservations_with_trial(),
-            Commit::Each => return None,
-        };
-        Some(message.of("reservations"))
-    }
-
-    /// Why requests in flight cannot be limited by it: the last descriptor of such a limit is the
-    /// request's id.
-    fn misplaced_concurrency(&self) -> Option<OptionError> {
-        let is_meant = |layer: &PartialLimit| {
-            layer.is_concurrency() && !matches!(layer.source, LayerSource::Defaults(_))
-        };
-        let message = match self.all().any(is_meant) {
-            false => messages::concurrency_by_default(),
-            true if self.ends_with_value => messages::concurrency_of_one_value(),
-            true => return None,
-        };
-        Some(message.of("algorithm"))
-    }
-}
-
-/// Why hits of a limit cannot be drawn ahead of its requests, for any algorithm.
-fn misplaced_lease(is_tracked: bool, terms: &Terms) -> Option<OptionError> {
-    let message = match terms.commit {
-        _ if is_tracked => messages::lease_with_usage(),
-        Commit::Each => return None,
-        Commit::AllOrNone if terms.declares_commit => messages::lease_all_or_none(),
-        Commit::AllOrNone => messages::lease_all_or_none_by_setting(),
-    };
-    Some(message.of("lease"))
 }
 
 #[cfg(test)]
@@ -304,217 +225,38 @@ mod tests {
 
     use super::super::partial::Places;
     use super::*;
-    use crate::core::algorithm::OnExpiry;
-    use crate::core::algorithm::Reservations;
-    use crate::core::time::Span;
-    use crate::core::time::{Weekday, Zone};
-    use crate::limits::rules::limit::OnStoreFailure;
+    use crate::core::algorithm::AlgorithmKind;
+    use crate::core::time::Unit;
 
-    const SECOND: Span = Span::from_secs(1);
-
-    /// The options of a limit with these defaults.
-    fn resolved_options(own: &PartialLimit, defaults: &[PartialLimit]) -> Options {
-        let below: Vec<_> = defaults.iter().cloned().map(Arc::new).collect();
-        let layers = Layers {
-            own: &[own],
-            below: &below,
-            ends_with_value: false,
-        };
-        layers.options().0
-    }
-
-    fn full() -> PartialLimit {
-        let options = Options {
-            kind: AlgorithmKind::default(),
-            burst: Some(10),
-            scale: Some(1),
-            default_cost: Some(7),
-            bucket_interval: Some(SECOND),
-            bucket_span: Some(SECOND),
-            subject_expiry: Some(SECOND),
-            max_delay: Some(SECOND),
-            max_duration: Some(SECOND),
-            count_denied: Some(true),
-            lease: Some(true),
-            reservations: Some(Reservations {
-                ttl: SECOND,
-                max_share: 50,
-                minimum: 0,
-                on_expiry: OnExpiry::Release,
-            }),
-            max_debt: Some(2),
-            period: Some(PeriodKind::Calendar),
-            timezone: Zone::named("Europe/Berlin"),
-            week_starts: Some(Weekday::Sunday),
-            anchor: "2026-03-31".parse().ok(),
-            calendar_months: false,
-        };
-        PartialLimit {
-            algorithm: Some(AlgorithmKind::TokenBucket),
-            options,
-            on_store_failure: Some(OnStoreFailure::Deny),
-            ..Default::default()
-        }
-    }
-
+    /// Any of several defaults may enable `count_denied`, without which `max_debt` has no effect.
     #[test]
-    fn only_defaults_of_the_limits_own_algorithm_apply() {
-        let buckets = Options {
-            bucket_interval: Some(SECOND),
-            bucket_span: Some(SECOND),
-            subject_expiry: Some(SECOND),
-            ..Options::default()
-        };
-        let Options {
-            period,
-            timezone,
-            week_starts,
-            anchor,
-            ..
-        } = full().options;
-        let calendar = Options {
-            period,
-            timezone,
-            week_starts,
-            anchor,
-            ..Options::default()
-        };
-        for (kind, options) in [
-            (AlgorithmKind::FixedWindow, calendar),
-            (AlgorithmKind::SlidingWindowLog, Options::default()),
-            (AlgorithmKind::SlidingWindowCounter, Options::default()),
-            (AlgorithmKind::SlidingWindowBuckets, buckets),
-            (
-                AlgorithmKind::TokenBucket,
-                Options {
-                    burst: Some(10),
-                    ..Options::default()
-                },
-            ),
-            (
-                AlgorithmKind::LeakyBucket,
-                Options {
-                    max_delay: Some(SECOND),
-                    ..Options::default()
-                },
-            ),
-        ] {
-            let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
-            let lease = kind.spec().takes("lease").then_some(true);
-            let has_reservations = kind.spec().takes("reservations");
-            let reservations = full().options.reservations.filter(|_| has_reservations);
-            let expected = Options {
-                reservations,
-                kind,
-                scale: Some(1),
-                default_cost: Some(7),
-                count_denied: Some(true),
-                lease,
-                max_debt,
-                ..options
-            };
-            let own = PartialLimit {
-                algorithm: Some(kind),
+    fn the_order_of_defaults_does_not_matter_to_max_debt() {
+        let with = |change: fn(&mut Options)| {
+            let mut layer = PartialLimit {
+                algorithm: Some(AlgorithmKind::TokenBucket),
                 ..PartialLimit::default()
             };
-            assert_eq!(resolved_options(&own, &[full()]), expected);
-        }
-    }
-
-    #[test]
-    fn a_limit_without_options_has_those_of_the_defaults_algorithm() {
-        assert_eq!(
-            resolved_options(&PartialLimit::default(), &[full()]),
-            Options {
-                burst: Some(10),
-                max_debt: Some(2),
-                reservations: full().options.reservations,
-                ..Options {
-                    kind: AlgorithmKind::TokenBucket,
-                    scale: Some(1),
-                    default_cost: Some(7),
-                    count_denied: Some(true),
-                    ..Options::default()
-                }
-            }
-        );
-        assert_eq!(
-            resolved_options(&PartialLimit::default(), &[]),
-            Options::default()
-        );
-    }
-
-    #[test]
-    fn a_limits_own_options_win_over_defaults() {
-        let own = Options {
-            burst: Some(3),
-            count_denied: Some(false),
-            ..Options::default()
+            change(&mut layer.options);
+            Arc::new(layer)
         };
-        let of_limit = PartialLimit {
-            options: own,
-            ..PartialLimit::default()
-        };
-        let options_of_limit = resolved_options(&of_limit, &[full()]);
-        assert_eq!(
-            (
-                options_of_limit.kind,
-                options_of_limit.burst,
-                options_of_limit.count_denied
-            ),
-            (AlgorithmKind::TokenBucket, Some(3), Some(false))
-        );
-        // This includes an option of another algorithm, which is an error and must not disappear.
-        let own = Options {
-            burst: Some(3),
-            ..Options::default()
-        };
-        let leaky = PartialLimit {
-            algorithm: Some(AlgorithmKind::LeakyBucket),
-            options: own,
-            ..PartialLimit::default()
-        };
-        assert_eq!(resolved_options(&leaky, &[full()]).burst, Some(3));
-    }
-    #[test]
-    fn the_default_of_max_debt_applies_where_refused_hits_count() {
-        let per_hour = Rate {
+        let rate = Rate {
             requests_per_unit: 10,
             unit: Unit::Hour,
             unit_multiplier: 1,
         };
-        let max_debt = |own: Options, defaults: &[Options]| {
-            let of = |options| PartialLimit {
-                algorithm: Some(AlgorithmKind::TokenBucket),
-                options,
-                ..PartialLimit::default()
+        let own = PartialLimit::default();
+        let debt = with(|options| options.max_debt = Some(3));
+        let counted = with(|options| options.count_denied = Some(true));
+        for below in [[debt.clone(), counted.clone()], [counted, debt]] {
+            let layers = Layers {
+                own: &[&own],
+                below: &below,
+                ends_with_value: false,
             };
-            let defaults: Vec<_> = defaults.iter().copied().map(of).collect();
-            let mut options = resolved_options(&of(own), &defaults);
-            options.leave_out_defaults(&own, &per_hour);
-            options.max_debt
-        };
-        let counted = |count_denied| Options {
-            count_denied: Some(count_denied),
-            ..Options::default()
-        };
-        let debt = |limits| Options {
-            max_debt: Some(limits),
-            ..Options::default()
-        };
-        assert_eq!(max_debt(counted(false), &[debt(2)]), None);
-        assert_eq!(max_debt(counted(true), &[debt(2)]), Some(2));
-        // Any of several defaults may enable `count_denied`.
-        assert_eq!(
-            max_debt(Options::default(), &[debt(3), counted(true)]),
-            Some(3)
-        );
-        assert_eq!(
-            max_debt(Options::default(), &[counted(true), debt(3)]),
-            Some(3)
-        );
-        // Options of the limit itself stay, and are errors.
-        assert_eq!(max_debt(debt(2), &[]), Some(2));
+            let (mut options, meant) = layers.options();
+            options.leave_out_defaults(&meant, &rate);
+            assert_eq!(options.max_debt, Some(3));
+        }
     }
 
     fn layer() -> impl Strategy<Value = PartialLimit> {

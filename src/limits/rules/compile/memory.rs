@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use super::problem::Problems;
-use crate::limits::rules::limit::{Level, Limit, Metadata, RowMeaning, Trial};
+use crate::limits::rules::limit::{Level, Limit, Metadata, RowMeaning};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source;
 
@@ -83,21 +83,6 @@ pub(super) fn of_limit(limit: &Limit, path_bytes: usize) -> usize {
     let texts = texts.map(|text| TEXT + text.len());
     let metadata = limit.metadata.as_ref().map_or(0, of_metadata);
     LIMIT + size_of_val(&*limit.levels) + path_bytes.min(128) + texts.sum::<usize>() + metadata
-}
-
-/// The memory of the parts of a limit that few limits have.
-pub(super) fn of_extras(limit: &Limit) -> usize {
-    let usage = limit.usage.as_ref();
-    let usage = usage.map_or(0, |usage| 250 + size_of_val(&*usage.levels));
-    let trial = limit.trial.as_ref().map_or(0, |trial| {
-        size_of::<Trial>() + 150 + trial.usage.as_ref().map_or(0, |_| usage)
-    });
-    let counters = limit.amounts().map(|amount| {
-        let has_notify = amount.notify.each().next().is_some();
-        let has_tally = amount.reservations.is_some() || amount.algorithm.counts_in_flight();
-        900 * usize::from(has_notify) + 1_000 * usize::from(has_tally)
-    });
-    usage + trial + counters.max().unwrap_or_default()
 }
 
 /// The memory of a row with so many bytes, and so many new meanings.

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::fields::{self, Section};
-use super::keys::{FieldValue, Form, MatchKind, PERCENT, U32, names};
+use super::fields;
+use super::keys::{FieldValue, Form, MatchKind, U32, names};
 use super::problem::{Problems, quoted};
-use crate::core::algorithm::{AlgorithmKind, OnExpiry, Reservations};
+use crate::core::algorithm::{AlgorithmKind, OnExpiry};
 use crate::core::message::Message;
 use crate::core::time::{
     Anchor, LONGEST_WINDOW, MAX_SAFE_INTEGER, ParseDurationError, PeriodKind, Rate, Span, Unit,
@@ -15,15 +15,12 @@ use crate::core::time::{
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Content, Node, ValueType};
-use crate::limits::rules::thresholds::{self, Thresholds};
+use crate::limits::rules::thresholds;
 use crate::limits::rules::{Commit, messages};
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would
 /// not be exact in Lua.
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
-
-/// `max_share` of reservations that do not write it, in per cent. Source: Kuadrant's RFC 0021.
-const DEFAULT_MAX_SHARE: u8 = 50;
 
 /// Numbers with units, as Go writes them.
 const DURATION: &str = "^(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
@@ -67,9 +64,7 @@ field_values! {
     Unit, Form::OneOfAnyCase(|| names(&Unit::NAMED)), unit;
     Zone, Form::Text, zone;
     Anchor, Form::Pattern("date", ANCHOR), anchor;
-    Reservations, Form::Map(Section::Reservations), reservations;
     Arc<RegionShares>, Form::PatternByName("share", SHARE), region_shares;
-    Thresholds, Form::Patterns("percent", PERCENT), thresholds;
 }
 
 named_values! {
@@ -125,12 +120,9 @@ pub(super) fn multiplier(problems: &Problems, node: &Node, key: &str) -> Option<
 
 /// The error of a window that is too long, if this one is.
 pub(super) fn checked_window(rate: &Rate) -> Result<(), Message> {
-    match rate.window() {
-        Some(_) => Ok(()),
-        None => Err(messages::window_too_long(
-            rate.unit_multiplier,
-            rate.unit.name(),
-        )),
+    match (rate.window(), rate.unit) {
+        (Some(_), _) | (None, Unit::None) => Ok(()),
+        (None, unit) => Err(messages::window_too_long(rate.unit_multiplier, unit.name())),
     }
 }
 
@@ -151,26 +143,8 @@ fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     problems.accept(&node.at, read.map_err(message))
 }
 
-/// The terms of reservations; `None`, with an error, if they are incomplete or invalid.
-fn reservations(problems: &Problems, node: &Node, _key: &str) -> Option<Reservations> {
-    let fields = fields::read(problems, node, Section::Reservations)?;
-    if fields.get("ttl").is_none() {
-        return problems.fail(&node.at, messages::reservations_without_ttl());
-    }
-    let share = fields.value("max_share", percentage);
-    let minimum: Option<u32> = fields.read("minimum");
-    let on_expiry: Option<OnExpiry> = fields.read("on_expiry");
-    let ttl = fields.read("ttl")?;
-    (fields.is_valid.get() && fields.meant.is_empty()).then(|| Reservations {
-        ttl,
-        max_share: share.unwrap_or(DEFAULT_MAX_SHARE),
-        minimum: minimum.unwrap_or_default(),
-        on_expiry: on_expiry.unwrap_or_default(),
-    })
-}
-
 /// Whole per cents from 1% to 100%; `None`, with an error, for any other text.
-fn percentage(problems: &Problems, node: &Node, key: &str) -> Option<u8> {
+pub(super) fn percentage(problems: &Problems, node: &Node, key: &str) -> Option<u8> {
     let text = node.text().unwrap_or_default();
     let wrong = || problems.fail(&node.at, messages::not_a_percentage(key, quoted(text)));
     thresholds::percentage(text).or_else(wrong)
@@ -194,23 +168,6 @@ fn region_shares(problems: &Problems, node: &Node, key: &str) -> Option<Arc<Regi
     }
     let checked = shares.checked().map(Arc::new);
     problems.accept(&node.at, checked.map_err(messages::shares_too_large))
-}
-
-/// Thresholds: a list, or its text in a cell of a table, where one needs no brackets; `None`, with
-/// an error, if one is invalid.
-fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<Thresholds> {
-    let texts: Vec<&str> = match &node.content {
-        Content::Sequence(items) => items.iter().map(|it| it.text().unwrap_or("")).collect(),
-        _ => {
-            let text = fields::text(problems, node, key)?.trim_matches(['[', ']']);
-            text.split_terminator(',').map(str::trim).collect()
-        }
-    };
-    let read = Thresholds::read(&texts);
-    problems.accept(
-        &node.at,
-        read.map_err(|wrong| messages::wrong_threshold(quoted(wrong))),
-    )
 }
 
 /// A duration; `None`, with an error, when it is something else.

@@ -8,7 +8,6 @@ use super::fields::{self, Fields, Section};
 use super::matching::Match;
 use super::problem::{Problem, Problems, quoted};
 use super::{Compiler, SourceText, descriptor};
-use crate::core::algorithm::AlgorithmKind;
 use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, Pair, ValueType};
@@ -25,11 +24,11 @@ pub struct DescriptorTree {
     /// Its condition other than text.
     matched: Option<Match>,
     /// All values that match the pattern share one counter.
-    pub share_threshold: bool,
+    pub is_shared: bool,
     /// Whether it has a `rate_limit`.
     pub has_limit: bool,
     /// Whether it has a limit of requests in flight.
-    pub has_holders: bool,
+    pub counts_in_flight: bool,
     /// Where its key is written.
     pub at: Place,
     /// The descriptors below it.
@@ -123,17 +122,15 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
         let (own, matched) = descriptor::read_level(compiler, &fields)?;
         let (limit, below) = (fields.get("rate_limit"), fields.get("descriptors"));
-        // No default makes one.
-        let algorithm = limit
-            .and_then(|limit| fields::read(problems, limit, Section::RateLimit))
-            .and_then(|limit| limit.get("algorithm")?.text());
+        let fields_of_limit =
+            limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
         Some(DescriptorTree {
             key: own.key.as_ref().into(),
             value: own.value.as_deref().map(Into::into),
             matched,
-            share_threshold: own.share_threshold,
+            is_shared: own.is_shared,
             has_limit: limit.is_some() || fields.get("table").is_some(),
-            has_holders: algorithm == Some(AlgorithmKind::Concurrency.name()),
+            counts_in_flight: fields_of_limit.is_some_and(|fields| fields.counts_in_flight()),
             at: fields.lack("key").clone(),
             children: below.map_or_else(Vec::new, |list| level(compiler, list)),
         })
@@ -215,7 +212,7 @@ mod tests {
             (
                 &*below.key,
                 below.value.as_deref(),
-                below.share_threshold,
+                below.is_shared,
                 below.has_limit
             ),
             ("c", Some("b*"), true, true)

@@ -16,7 +16,7 @@ use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShares;
-use crate::limits::rules::source::{Node, ValueType};
+use crate::limits::rules::source::Node;
 use crate::limits::rules::thresholds::Thresholds;
 
 /// The fields of one layer; `None`: the layers below decide.
@@ -111,16 +111,10 @@ impl PartialLimit {
             read.on_store_failure = fields.read("on_store_failure");
         }
         if read.unlimited != Some(true) || trial.is_some() {
-            read.usage = usage::Options {
-                track: fields.read("track_usage"),
-                interval: fields.read("usage_interval"),
-                buckets: fields.read("usage_buckets"),
-                expiry: fields.read("usage_expiry"),
-                subjects: fields.read("usage_subjects"),
-            };
+            read.usage = fields.usage();
         }
         if let Some(node) = trial {
-            read.trial = Self::read_trial(problems, node).map(Box::new);
+            read.trial = Self::read_trial(problems, node);
         }
         let keys = fields.present(fields.locations().map(|(key, _)| key));
         read.places = Places {
@@ -132,28 +126,6 @@ impl PartialLimit {
             && fields.meant.is_empty()
             && read.trial.is_some() == trial.is_some();
         is_valid.then_some(read)
-    }
-
-    /// Reads a layer of several limits: defaults, a plan, a row, or one that these complete.
-    pub(super) fn read_of_many(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
-        let layer = Self::read(problems, fields)?;
-        if layer.is_concurrency() {
-            return problems.fail(fields.lack("algorithm"), messages::concurrency_of_many());
-        }
-        Some(layer)
-    }
-
-    /// Reads a `trial`: an amount that is counted in addition to the real one and never refuses a
-    /// hit.
-    fn read_trial(problems: &Problems, node: &Node) -> Option<Self> {
-        let fields = match node.value_type() {
-            ValueType::Nothing => None,
-            _ => Some(fields::read(problems, node, Section::Trial)?),
-        };
-        let Some(fields) = fields.filter(|fields| !fields.is_empty()) else {
-            return problems.fail(&node.at, messages::trial_is_empty());
-        };
-        Self::read(problems, &fields).filter(|_| !fields.has_misplaced)
     }
 
     /// Marks the layer as one from outside of the limit files, where it has no places.
@@ -222,11 +194,6 @@ impl PartialLimit {
         foreign.unwrap_or_default()
     }
 
-    /// Whether it makes limits of requests in flight.
-    pub(super) fn is_concurrency(&self) -> bool {
-        self.algorithm == Some(AlgorithmKind::Concurrency)
-    }
-
     /// Whether it makes windows of the calendar.
     pub(super) fn has_calendar(&self) -> bool {
         self.options.period == Some(PeriodKind::Calendar)
@@ -238,6 +205,7 @@ impl LayerSource {
     pub(super) const fn is_overlay(&self) -> bool {
         matches!(self, Self::Overlay(_))
     }
+
     /// Its name in messages, if the layer may be left out of a limit.
     pub(super) fn name(&self) -> Option<&str> {
         match self {

@@ -86,7 +86,7 @@ fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usiz
 
 /// Why a level's values cannot have rows.
 fn why_no_rows(level: &Level) -> Option<Message> {
-    if level.share_threshold {
+    if level.is_shared {
         return Some(messages::table_with_share_threshold());
     }
     if level.matching.counts_addresses() {

@@ -16,7 +16,7 @@ use crate::limits::rules::compile::layers::{Layers, Resolved};
 use crate::limits::rules::compile::memory;
 use crate::limits::rules::compile::partial::PartialLimit;
 use crate::limits::rules::compile::problem::{Problems, quoted};
-use crate::limits::rules::limit::{Limit, LimitId, RowAmount, RowMeaning};
+use crate::limits::rules::limit::{Limit, RowAmount, RowMeaning};
 use crate::limits::rules::messages;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{self, Node};
@@ -323,11 +323,8 @@ impl TableReading<'_, '_, '_> {
         let number = *self.builder.next_limit;
         *self.builder.next_limit = number.checked_add(1)?;
         let mut limit = Limit {
-            id: LimitId::new(self.base.id.domain, number),
-            plan: Some(name.into()),
-            trial: None,
             shadow_mode: self.shadow_mode,
-            ..self.base.clone()
+            ..self.base.of_plan(name, number)
         };
         resolved.fill(&mut limit, &layers);
         self.used.push(UsedPlan { layer, limit });
