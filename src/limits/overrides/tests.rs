@@ -41,24 +41,20 @@ fn rate(requests_per_unit: u64, unit: Unit) -> Rate {
     }
 }
 
-fn raise_to(rate: Rate) -> RaiseRate {
-    let is_added = false;
-    let units = Units(rate.requests_per_unit as f64);
+fn raise(rate: Rate, is_added: bool) -> RaiseRate {
     RaiseRate {
         rate,
-        units,
+        units: Units(rate.requests_per_unit as f64),
         is_added,
     }
 }
 
+fn raise_to(rate: Rate) -> RaiseRate {
+    raise(rate, false)
+}
+
 fn raise_by(rate: Rate) -> RaiseRate {
-    let is_added = true;
-    let units = Units(rate.requests_per_unit as f64);
-    RaiseRate {
-        rate,
-        units,
-        is_added,
-    }
+    raise(rate, true)
 }
 
 fn algorithm(rate: &Rate, options: &Options) -> Algorithm {
