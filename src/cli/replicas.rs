@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::admin::{AdminFlags, Call, Service, Services, joined};
 use super::print;
+use crate::limiter::replicas::of_one_family;
 use crate::limits::rules::compile::OneLine;
 
 /// The time for an answer of one replica: the others are shown without it.
@@ -118,12 +119,6 @@ fn is_literal(host: &str) -> bool {
     bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
-/// The IPv4 or the IPv6 addresses, whichever are more: a pod with both is one replica.
-fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
-    let (four, six): (BTreeSet<_>, BTreeSet<_>) = found.partition(SocketAddr::is_ipv4);
-    if six.len() > four.len() { six } else { four }
-}
-
 impl<T> Merged<T> {
     /// The same with what is made of the answer.
     pub(super) fn map<M>(self, make: impl FnOnce(T) -> M) -> Merged<M> {
@@ -183,28 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_with_two_families_is_one_replica() {
-        let found = |texts: &[&str]| {
-            let addresses = texts.iter().map(|text| text.parse().expect("an address"));
-            of_one_family(addresses)
-                .into_iter()
-                .map(|address: SocketAddr| address.to_string())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            found(&[
-                "10.0.0.1:1",
-                "[fd00::1]:1",
-                "10.0.0.2:1",
-                "10.0.0.1:1",
-                "[fd00::2]:1"
-            ]),
-            ["10.0.0.1:1", "10.0.0.2:1"]
-        );
-        assert_eq!(
-            found(&["10.0.0.1:1", "[fd00::1]:1", "[fd00::2]:1"]),
-            ["[fd00::1]:1", "[fd00::2]:1"]
-        );
+    fn addresses_and_this_machine_are_one_replica() {
         assert!(
             is_literal("127.0.0.1")
                 && is_literal("[::1]")

@@ -444,11 +444,6 @@ fn of_tables() -> Vec<Row> {
 
 fn dns() -> Vec<Row> {
     rows! {
-        [time MAX_WAIT in limiter::replicas::resolve,
-            "time for the answer to an attempt", "the next one is made"]
-        [length ATTEMPTS in limiter::replicas::resolve,
-            "attempts for each name of the search list, the last one by TCP", "the lookup fails"]
-        [time LOOKUP_WITHIN in limiter::replicas, "time for a lookup, in all", "it fails"]
         [count MAX_STEPS in limiter::replicas,
             "smaller numbers that are remembered until they count",
             "the number in force stays for longer"]

@@ -5,14 +5,15 @@
 //! change restarts nothing, and no count is lost.
 //!
 //! It uses DNS instead of the API of Kubernetes, because DNS is the same on every platform and
-//! needs no access rights.
+//! needs no access rights. The system's resolver (`getaddrinfo`) makes the lookups, with its own
+//! time limits and the search list of `/etc/resolv.conf`.
 //!
 //! The number in force follows the answers of DNS. It rises at once, falls only after all answers
 //! of some time were lower, and stays if there is no answer.
 //!
 //! A number that is too low admits more than a limit, and one that is too high admits less. A
 //! Service loses a replica's address during each rollout and each failed probe. Therefore the
-//! number in force is the largest of the last [`Options::hold`].
+//! number in force is the largest of the last 30 s.
 //!
 //! The first question waits until this process has been ready for some seconds, and the number is 1
 //! until then. Before that, a new installation has no ready replica, and DNS servers remember the
@@ -22,25 +23,18 @@
 //! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
 //! Service, exactly when `local` needs their number.
 
-pub(crate) mod resolve;
-
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use domain::base::name::UncertainName;
+use tokio::net::lookup_host;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::net::throttle::Throttle;
 use crate::observe::health::{Health, Status};
-use resolve::{NO_ANSWER, Resolver};
-
-/// The time that a lookup may take, with all its attempts and its fallback to TCP: a longer one
-/// would not end before the next one is due.
-pub(crate) const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The number of replicas in force, and the number of lookups of their name since the start; clones
 /// share both.
@@ -80,51 +74,36 @@ impl ReplicaCount {
     }
 }
 
-/// Interval of lookups, and the rule that turns answers into the number in force.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// The time from the end of a lookup to the next one. It varies by a tenth, because replicas
-    /// that start together should not query together. Two small queries in this time are no load,
-    /// and a replica that starts is soon counted.
-    pub interval: Duration,
-    /// Time for which all answers have to be lower before the number in force falls.
-    pub hold: Duration,
-    /// Time for which this process has to be ready before the first lookup. Kubernetes needs three
-    /// seconds to notice that it is, and one to publish its address.
-    pub settle: Duration,
-}
+/// The time from the end of a lookup to the next one. It varies by a tenth, because replicas that
+/// start together should not query together. Two small queries in this time are no load, and a
+/// replica that starts is soon counted.
+const INTERVAL: Duration = Duration::from_secs(5);
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            interval: Duration::from_secs(5),
-            hold: Duration::from_secs(30),
-            settle: Duration::from_secs(6),
-        }
-    }
-}
+/// Time for which all answers have to be lower before the number in force falls.
+const HOLD: Duration = Duration::from_secs(30);
 
-/// Waits until the process has been ready for `time`.
-async fn has_been_ready(health: &Health, time: Duration) {
+/// Time for which this process has to be ready before the first lookup. Kubernetes needs three
+/// seconds to notice that it is, and one to publish its address.
+const SETTLE: Duration = Duration::from_secs(6);
+
+/// Waits until the process has been ready for [`SETTLE`].
+async fn has_been_ready(health: &Health) {
     let mut status = health.subscribe();
     loop {
         let _ = status.wait_for(|status| *status == Status::Ready).await;
         let ended = status.wait_for(|status| *status != Status::Ready);
-        if timeout(time, ended).await.is_err() {
+        if timeout(SETTLE, ended).await.is_err() {
             return;
         }
     }
 }
 
 /// Resolves `name` at intervals, and sets the number of replicas to the result; never ends.
-pub async fn follow(name: DnsName, replicas: ReplicaCount, health: Health, options: Options) {
-    has_been_ready(&health, options.settle).await;
-    let mut resolver = Resolver::new(name.clone());
-    let mut recent = RecentAnswers::new(options.hold);
+pub(crate) async fn follow(name: DnsName, replicas: ReplicaCount, health: Health) {
+    has_been_ready(&health).await;
+    let mut recent = RecentAnswers::new();
     loop {
-        let answer = timeout(LOOKUP_WITHIN, resolver.addresses())
-            .await
-            .unwrap_or_else(|_| Err(NO_ANSWER.to_owned()));
+        let answer = name.lookup().await;
         let ReplicaState {
             count,
             answered,
@@ -137,8 +116,14 @@ pub async fn follow(name: DnsName, replicas: ReplicaCount, health: Health, optio
         if let Some(event) = event {
             log(&name, &event, recent.count());
         }
-        sleep(options.interval.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+        sleep(INTERVAL.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
     }
+}
+
+/// The IPv4 or the IPv6 addresses, whichever are more, because a replica may have one of each.
+pub(crate) fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
+    let (four, six): (BTreeSet<_>, BTreeSet<_>) = found.partition(SocketAddr::is_ipv4);
+    if six.len() > four.len() { six } else { four }
 }
 
 /// Writes a line of the log. `replicas`: the number in force.
@@ -183,11 +168,9 @@ enum ReplicasEvent {
     Recovered,
 }
 
-/// The answers of the last [`Options::hold`].
+/// The answers of the last 30 s.
 #[derive(Debug)]
 struct RecentAnswers {
-    /// As in [`Options::hold`].
-    hold: Duration,
     /// Numbers with the time from which on no answer was larger: the first is in force, and each is
     /// smaller than the one before.
     steps: VecDeque<(Instant, NonZeroU32)>,
@@ -197,9 +180,8 @@ struct RecentAnswers {
 }
 
 impl RecentAnswers {
-    fn new(hold: Duration) -> Self {
+    fn new() -> Self {
         Self {
-            hold,
             steps: VecDeque::new(),
             is_failing: false,
             reports: Throttle::new(REPORT_INTERVAL),
@@ -238,7 +220,7 @@ impl RecentAnswers {
             self.steps.push_back((since, answer));
         }
         // A number was last answered just before the next one.
-        let is_over = |&(since, _): &(Instant, _)| now.duration_since(since) >= self.hold;
+        let is_over = |&(since, _): &(Instant, _)| now.duration_since(since) >= HOLD;
         while self.steps.get(1).is_some_and(is_over) {
             self.steps.pop_front();
         }
@@ -253,12 +235,8 @@ impl RecentAnswers {
     }
 }
 
-/// The port of DNS servers. Source: RFC 1035, section 4.2.
-const DNS_PORT: u16 = 53;
-
 /// Source of the number of replicas: the setting `REPLICAS` as written, a number, or a DNS name in
-/// gRPC's notation (`dns:NAME`, `dns://SERVER/NAME`). Source: gRPC Name Resolution, "Name Syntax":
-/// `dns:[//authority/]host`, where the authority is the DNS server to query.
+/// gRPC's notation (`dns:NAME`). Source: gRPC Name Resolution, "Name Syntax".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A number.
@@ -267,23 +245,33 @@ pub enum Source {
     Dns(DnsName),
 }
 
-/// A name, and the server that resolves it.
+/// A host name. Unless it ends in a dot, it may be relative to the search list of
+/// `/etc/resolv.conf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DnsName {
-    /// The name. Unless it ends in a dot, it may be relative to the search list of
-    /// `/etc/resolv.conf`.
-    name: UncertainName<Vec<u8>>,
-    /// The server to query instead of the servers of `/etc/resolv.conf`. Names that it resolves are
-    /// never relative.
-    server: Option<SocketAddr>,
-}
+pub struct DnsName(String);
 
 impl fmt::Display for DnsName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.server {
-            None => write!(out, "dns:{}", self.name),
-            Some(server) => write!(out, "dns://{server}/{}", self.name),
-        }
+        write!(out, "dns:{}", self.0)
+    }
+}
+
+impl DnsName {
+    /// The number of addresses, of one family. A name that does not exist or has no addresses is
+    /// an error and not a count of 0, because this process is a replica itself.
+    async fn lookup(&self) -> Result<NonZeroU32, String> {
+        // The port has no meaning here.
+        let found = lookup_host((self.0.as_str(), 0)).await;
+        let count = found.map(|found| of_one_family(found).len());
+        let cause = match count.map(|count| NonZeroU32::new(count as u32)) {
+            Ok(Some(count)) => return Ok(count),
+            Ok(None) => "no addresses".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(format!(
+            "{cause}; check that the DNS server answers, and that the name is the name of a \
+             headless Service (clusterIP: None) with ready pods"
+        ))
     }
 }
 
@@ -301,40 +289,21 @@ impl Source {
             });
             return number.map(Self::Fixed);
         };
-        let (server, name) = match name.strip_prefix("//") {
-            None => (None, name),
-            Some(rest) => match rest.split_once('/') {
-                Some(("", name)) => (None, name),
-                Some((server, name)) => (Some(address(server)?), name),
-                None => {
-                    return Err("after // the server and the name follow, as in \
-                        dns://10.96.0.10:53/ratelimit-headless.default.svc"
-                        .to_owned());
-                }
-            },
-        };
-        Ok(Self::Dns(DnsName {
-            name: checked(name)?,
-            server,
-        }))
+        // gRPC's notation may have a server between the second and the third slash.
+        let name = name.strip_prefix("///").unwrap_or(name);
+        if name.starts_with("//") {
+            return Err(
+                "a DNS server cannot be chosen; write dns: and the name, which the servers \
+                in /etc/resolv.conf resolve"
+                    .to_owned(),
+            );
+        }
+        checked(name).map(Self::Dns)
     }
 }
 
-/// An IP address, with or without a port.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let ip = text.trim_start_matches('[').trim_end_matches(']');
-    let without_port = || Some(SocketAddr::new(ip.parse().ok()?, DNS_PORT));
-    let address = text.parse().ok().or_else(without_port);
-    address.ok_or_else(|| {
-        format!(
-            "{text} is no address of a DNS server; write an IP address, with or without a port, \
-             as 10.96.0.10 or [fd00::a]:53"
-        )
-    })
-}
-
-/// Reads a host name.
-fn checked(text: &str) -> Result<UncertainName<Vec<u8>>, String> {
+/// Reads a host name. Source of the lengths: RFC 1035, section 2.3.4.
+fn checked(text: &str) -> Result<DnsName, String> {
     if let Some((name, port)) = text.rsplit_once(':')
         && port.parse::<u16>().is_ok()
     {
@@ -345,14 +314,15 @@ fn checked(text: &str) -> Result<UncertainName<Vec<u8>>, String> {
             "{text} is an address; write a name that has the address of each replica"
         ));
     }
-    let is_name = text.bytes().all(|byte| byte == b'.' || is_letter(byte)) && text != ".";
-    let name = text.parse().ok().filter(|_| is_name && !text.is_empty());
-    name.ok_or_else(|| {
-        format!(
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(is_letter);
+    if name.len() > 253 || !name.split('.').all(is_label) {
+        return Err(format!(
             "{text:?} is no DNS name; write labels of letters, digits, - and _ with dots between \
              them, 253 characters at most"
-        )
-    })
+        ));
+    }
+    Ok(DnsName(text.to_owned()))
 }
 
 /// Letters of host names, and `_`, which some cluster systems use in names. Source: RFC 1123,
@@ -363,8 +333,6 @@ fn is_letter(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    const HOLD: Duration = Duration::from_secs(30);
-
     use proptest::prelude::*;
 
     use super::*;
@@ -376,7 +344,7 @@ mod tests {
     /// Observes pairs of a second and an answer (0 for none), and returns the number in force after
     /// each.
     fn in_force(answers: &[(u64, u32)]) -> Vec<u32> {
-        let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
+        let (mut recent, begin) = (RecentAnswers::new(), Instant::now());
         let observe = |&(secs, answer): &(u64, u32)| {
             let answer = NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned());
             recent.observe(begin + Duration::from_secs(secs), answer);
@@ -433,7 +401,7 @@ mod tests {
 
     #[test]
     fn changes_failures_and_recoveries_are_reported_once() {
-        let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
+        let (mut recent, begin) = (RecentAnswers::new(), Instant::now());
         let mut at = |secs, answer: u32| {
             recent.observe(
                 begin + Duration::from_secs(secs),
@@ -488,7 +456,7 @@ mod tests {
         #[test]
         fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
             answers.sort_unstable_by(|one, other| other.cmp(one));
-            let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
+            let (mut recent, begin) = (RecentAnswers::new(), Instant::now());
             for (millis, &answer) in answers.iter().enumerate() {
                 recent.observe(begin + Duration::from_millis(millis as u64), Ok(number(answer)));
                 prop_assert!(recent.steps.len() <= MAX_STEPS);
@@ -510,8 +478,33 @@ mod tests {
                 health.report(status);
             }
         };
-        tokio::join!(reports, has_been_ready(&health, Duration::from_secs(6)));
+        tokio::join!(reports, has_been_ready(&health));
         assert_eq!(began.elapsed().as_secs(), 3 + 5 + 60 + 6);
+    }
+
+    #[test]
+    fn a_pod_with_two_families_is_one_replica() {
+        let found = |texts: &[&str]| {
+            let addresses = texts.iter().map(|text| text.parse().expect("an address"));
+            of_one_family(addresses)
+                .into_iter()
+                .map(|address: SocketAddr| address.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found(&[
+                "10.0.0.1:1",
+                "[fd00::1]:1",
+                "10.0.0.2:1",
+                "10.0.0.1:1",
+                "[fd00::2]:1"
+            ]),
+            ["10.0.0.1:1", "10.0.0.2:1"]
+        );
+        assert_eq!(
+            found(&["10.0.0.1:1", "[fd00::1]:1", "[fd00::2]:1"]),
+            ["[fd00::1]:1", "[fd00::2]:1"]
+        );
     }
 
     fn parsed(text: &str) -> Result<String, String> {
@@ -533,11 +526,6 @@ mod tests {
                 "dns:ratelimit-headless.edge.svc.cluster.local.",
             ),
             ("dns:tasks.weir_2", "dns:tasks.weir_2"),
-            ("dns://10.96.0.10/a.b", "dns://10.96.0.10:53/a.b"),
-            ("dns://127.0.0.1:5353/a", "dns://127.0.0.1:5353/a"),
-            ("dns://[::1]:5353/a", "dns://[::1]:5353/a"),
-            ("dns://[fd00::a]/a", "dns://[fd00::a]:53/a"),
-            ("dns://fd00::a/a", "dns://[fd00::a]:53/a"),
         ] {
             assert_eq!(parsed(text).as_deref(), Ok(expected), "{text}");
         }
@@ -546,6 +534,7 @@ mod tests {
     #[test]
     fn anything_else_is_refused_with_what_to_write() {
         let long = format!("dns:{}", "a.".repeat(200));
+        let label = format!("dns:{}.a", "a".repeat(64));
         for (text, remedy) in [
             ("0", "a number from 1 on"),
             ("-1", "a number from 1 on"),
@@ -565,9 +554,9 @@ mod tests {
             ),
             ("dns:10.0.0.1", "is an address"),
             ("dns:::1", "write dns:"),
-            ("dns://10.96.0.10", "the server and the name"),
-            ("dns://kube-dns/a", "no address of a DNS server"),
-            ("dns://10.96.0.10:99999/a", "no address of a DNS server"),
+            (label.as_str(), "is no DNS name"),
+            ("dns://10.96.0.10", "cannot be chosen"),
+            ("dns://10.96.0.10:53/a", "cannot be chosen"),
         ] {
             let error = Source::try_new(text).expect_err(text);
             assert!(error.contains(remedy), "{text}: {error}");

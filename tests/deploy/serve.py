@@ -10,6 +10,7 @@ temporary one. WEIR_TEST_WEIR is the binary.
 """
 
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -20,9 +21,6 @@ sys.dont_write_bytecode = True
 from cases import CASES
 from helm import RELEASE, REPOSITORY, rendered
 from servers import Servers, cli, eventually, free_port
-
-# Ready pods of the headless Service.
-REPLICAS = 3
 
 WEIR = os.environ.get("WEIR_TEST_WEIR") or str(REPOSITORY / "target/debug/weir")
 
@@ -45,11 +43,9 @@ class Pod:
             for name, value in made.environment.items()
             if value is not None
         }
-        # In place of the cluster's DNS server.
-        if "REPLICAS" in self.environment:
-            self.environment["REPLICAS"] = self.environment["REPLICAS"].replace(
-                "dns:", f"dns://127.0.0.1:{servers.dns(REPLICAS)}/"
-            )
+        # A name that can be resolved without a cluster.
+        if self.environment.get("REPLICAS", "").startswith("dns:"):
+            self.environment["REPLICAS"] = "dns:localhost"
         own = {
             "HOST": "127.0.0.1",
             "GRPC_HOST": "127.0.0.1",
@@ -180,9 +176,12 @@ def serve(name, servers, addresses=None, secrets=None):
     pod.healthy()
     pod.ready()
     pod.helm_test(secrets or {})
-    if "REPLICAS" in pod.environment:
+    if pod.environment.get("REPLICAS") == "dns:localhost":
         eventually(
-            "Weir counts its replicas", lambda: f"\nweir_replicas {REPLICAS}\n" in scrape(pod)
+            "Weir counts its replicas",
+            lambda: re.search(
+                r'^weir_replicas_lookups_total\{result="answered"\} [1-9]', scrape(pod), re.M
+            ),
         )
     useless = [line for line in pod.log.read_text().splitlines() if "no effect" in line]
     assert not useless, f"the chart sets what has no effect: {useless}"

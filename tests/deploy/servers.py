@@ -6,10 +6,8 @@ All listen on loopback only, and end with the test.
 import contextlib
 import pathlib
 import socket
-import struct
 import subprocess
 import tempfile
-import threading
 import time
 
 # The longest wait for a process that starts on a busy machine.
@@ -110,40 +108,6 @@ class Servers(contextlib.ExitStack):
                 return client.connect_ex(("127.0.0.1", port)) == 0
 
         eventually(f"{process.args[0]} listens", answers)
-
-    def dns(self, addresses):
-        """A DNS server that gives each name so many addresses, by A alone. Returns its port."""
-        server = self.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        server.bind(("127.0.0.1", 0))
-
-        def answer():
-            # Until the socket is closed.
-            while server.fileno() >= 0:
-                query, client = server.recvfrom(512)
-                # RFC 1035, section 4.1: the header, then one question, which ends 4 bytes after the
-                # empty label of its name.
-                question = query[12 : query.index(0, 12) + 5]
-                is_a = question[-4:-2] == b"\x00\x01"
-                answers = [
-                    b"\xc0\x0c\x00\x01\x00\x01"
-                    + struct.pack(">IH", 5, 4)
-                    + bytes([10, 0, 0, number])
-                    for number in range(addresses if is_a else 0)
-                ]
-                server.sendto(
-                    query[:2]
-                    + struct.pack(">HHHHH", 0x8180, 1, len(answers), 0, 0)
-                    + question
-                    + b"".join(answers),
-                    client,
-                )
-
-        def serve():
-            with contextlib.suppress(OSError):
-                answer()
-
-        threading.Thread(target=serve, daemon=True).start()
-        return server.getsockname()[1]
 
     def authority(self, name):
         """A certificate authority. Returns its certificate and its key."""

@@ -13,7 +13,7 @@ mod monitoring;
 mod release;
 mod reservations;
 mod settings;
-mod stores;
+pub mod stores;
 
 use std::path::Path;
 use std::process::{Command, Output};

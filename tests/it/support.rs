@@ -6,7 +6,6 @@ pub mod certificates;
 pub mod cluster;
 pub mod config_map;
 pub mod control_plane;
-pub mod dns;
 pub mod envoy;
 pub mod http_client;
 pub mod load;

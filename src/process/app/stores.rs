@@ -128,9 +128,7 @@ impl Stores {
                 let deployments = join_all(deployments.map(|(_, one)| redis::supervise(one)));
                 let replicas = async {
                     if let Source::Dns(name) = self.replicas {
-                        let (known, options) =
-                            (self.outage.replicas(), replicas::Options::default());
-                        replicas::follow(name, known.clone(), health, options).await;
+                        replicas::follow(name, self.outage.replicas().clone(), health).await;
                     }
                 };
                 tokio::join!(sweep(self.outage.local()), deployments, replicas, usage);

@@ -176,8 +176,7 @@ pub(super) struct OutageFlags {
     /// Limits with lease draw fewer hits at a time. For dns:NAME, such as dns:ratelimit-headless,
     /// Weir resolves the name every 5 s and counts its addresses (A or AAAA, whichever are more).
     /// An increase applies at once, a decrease after 30 s; without an answer the number does not
-    /// change. dns://ADDRESS:PORT/NAME queries this DNS server instead of the servers in
-    /// /etc/resolv.conf.
+    /// change.
     #[arg(long, env, default_value = "1", value_parser = Source::try_new)]
     #[arg(value_name = "COUNT|dns:NAME")]
     pub(super) replicas: Source,

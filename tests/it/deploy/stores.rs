@@ -28,7 +28,7 @@ fn overlay_folder(overlay: &str) -> String {
 }
 
 /// A command in a mount namespace of its own.
-fn isolated() -> Command {
+pub fn isolated() -> Command {
     let mut command = Command::new("unshare");
     if !is_root() {
         command.arg("--map-root-user");

@@ -93,7 +93,7 @@ async fn every_family_of_a_scrape_is_declared() {
     let redis = RedisServer::start();
     let url = redis.url();
     let mut shown = BTreeSet::new();
-    let by_name = ("REPLICAS", "dns://127.0.0.1:1/ratelimit-headless");
+    let by_name = ("REPLICAS", "dns:localhost");
     let with_redis: &[_] = &[
         ("REDIS_URL", &*url),
         ("REDIS_PERSECOND", "true"),

@@ -1,15 +1,10 @@
 //! `REPLICAS=dns:NAME`: the number of replicas follows the addresses of a name, and with it the
 //! share of `on_store_failure: local`.
 
-use std::num::NonZeroU32;
-use std::time::Duration;
-
 use weir::core::proto::rate_limit_response::Code;
-use weir::limiter::replicas::{Options, ReplicaCount, Source, follow};
-use weir::observe::health::{Health, Status};
 
-use crate::support::dns::{DnsServer, Fault, Zone};
-use crate::support::wait::eventually_async;
+use crate::deploy::stores::isolated;
+use crate::support::weir::ARGUMENTS;
 use crate::support::{Client, RedisServer, Weir, descriptor, request};
 
 /// A limit per year, so that no window ends while a test runs.
@@ -44,18 +39,36 @@ async fn call(client: &mut Client, user: &str) -> (bool, u32, u32) {
     )
 }
 
+/// Addresses of `ratelimit.test`: so many of each family, the first one twice.
+fn hosts(v4: u32, v6: u32) -> String {
+    let v4 = (1..=v4).map(|host| format!("10.0.0.{host} ratelimit.test\n"));
+    let v6 = (1..=v6).map(|host| format!("fd00::{host} ratelimit.test\n"));
+    let all: String = v4.chain(v6).collect();
+    format!("127.0.0.1 localhost\n10.0.0.1 ratelimit.test\n{all}")
+}
+
 #[tokio::test]
 async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
-    let dns = DnsServer::start(Zone {
-        v4: 1,
-        ..Zone::default()
-    });
-    let name = format!(
-        "dns://{}/ratelimit-headless.edge.svc.cluster.local",
-        dns.address()
-    );
-    let redis = RedisServer::absent().url();
-    let weir = Weir::start(LIMITS, &[("REPLICAS", &name), ("REDIS_URL", &redis)]);
+    let names = tempfile::tempdir().expect("a folder");
+    let write = |name, text: &str| {
+        std::fs::write(names.path().join(name), text).expect("a file of names");
+    };
+    write("hosts", &hosts(1, 0));
+    // No server listens there: a name that is not in the file of names fails at once.
+    write("resolv.conf", "nameserver 127.0.0.1\n");
+    let mut command = isolated();
+    let script = "mount --bind hosts /etc/hosts && mount --bind resolv.conf /etc/resolv.conf && \
+        exec \"$0\" \"$@\"";
+    command.args(["sh", "-ec", script, env!("CARGO_BIN_EXE_weir")]);
+    let config = tempfile::tempdir().expect("a folder for limits");
+    std::fs::write(config.path().join(LIMITS[0].0), LIMITS[0].1).expect("a file of limits");
+    command.args(ARGUMENTS).arg("--config").arg(config.path());
+    command.current_dir(names.path()).env_clear().envs([
+        ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("REPLICAS", "dns:ratelimit.test"),
+        ("REDIS_URL", &RedisServer::absent().url()),
+    ]);
+    let weir = Weir::spawn(command, config);
     weir.wait_for_log(
         "REPLICAS: name resolved; on_store_failure: local admits this replica's share of each \
          limit",
@@ -71,11 +84,7 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
     }
 
     let started = weir.id();
-    dns.set(Zone {
-        v4: 4,
-        v6: 3,
-        ..Zone::default()
-    });
+    write("hosts", &hosts(3, 4));
     let line = weir
         .wait_for_log("REPLICAS: number of replicas changed")
         .await;
@@ -90,10 +99,7 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
     assert_eq!(call(client, "b").await, (true, 3, 2));
     assert_eq!(weir.id(), started);
 
-    dns.set(Zone {
-        fault: Some(Fault::ServerFailure),
-        ..Zone::default()
-    });
+    write("hosts", "127.0.0.1 localhost\n");
     let line = weir
         .wait_for_log("REPLICAS: cannot resolve the name; keeping the number of replicas")
         .await;
@@ -125,91 +131,4 @@ async fn without_a_name_there_are_no_lookups() {
         None
     );
     assert_eq!(call(&mut weir.client().await, "a").await, (true, 4, 3));
-}
-
-/// Follows a name of `dns` quickly, and holds a number for `hold`.
-fn followed(dns: &DnsServer, hold: Duration) -> (ReplicaCount, tokio::task::JoinHandle<()>) {
-    let Ok(Source::Dns(name)) = Source::try_new(&format!("dns://{}/weir.test", dns.address()))
-    else {
-        panic!("a name")
-    };
-    let count = ReplicaCount::new(NonZeroU32::MIN);
-    let options = Options {
-        interval: Duration::from_millis(10),
-        hold,
-        settle: Duration::ZERO,
-    };
-    let health = Health::default();
-    health.report(Status::Ready);
-    let task = tokio::spawn(follow(name, count.clone(), health, options));
-    (count, task)
-}
-
-/// Waits until the number of replicas is this.
-async fn wait_for(count: &ReplicaCount, expected: u32) {
-    let reached = eventually_async(|| (count.get().get() == expected).then_some(())).await;
-    assert!(
-        reached.is_some(),
-        "{expected} replicas, but there are {}",
-        count.get()
-    );
-}
-
-#[tokio::test]
-async fn the_larger_number_of_addresses_counts_and_long_answers_come_by_tcp() {
-    let dns = DnsServer::start(Zone {
-        v4: 2,
-        v6: 3,
-        ..Zone::default()
-    });
-    let (count, task) = followed(&dns, Duration::ZERO);
-    wait_for(&count, 3).await;
-    dns.set(Zone {
-        v4: 5,
-        v6: 3,
-        ..Zone::default()
-    });
-    wait_for(&count, 5).await;
-    dns.set(Zone {
-        v4: 5,
-        fault: Some(Fault::OnlyV4),
-        ..Zone::default()
-    });
-    let asked = dns.queries().names.len();
-    assert!(
-        eventually_async(|| (dns.queries().names.len() > asked + 4).then_some(()))
-            .await
-            .is_some()
-    );
-    dns.set(Zone {
-        v4: 7,
-        fault: Some(Fault::OnlyV4),
-        ..Zone::default()
-    });
-    wait_for(&count, 7).await;
-
-    assert_eq!(
-        (dns.queries().truncated, dns.queries().names[0].clone()),
-        (0, ("weir.test".to_owned(), 1))
-    );
-    dns.set(Zone {
-        v4: 1_500,
-        v6: 900,
-        ..Zone::default()
-    });
-    wait_for(&count, 1_500).await;
-    dns.set(Zone {
-        v4: 10,
-        v6: 900,
-        ..Zone::default()
-    });
-    wait_for(&count, 900).await;
-    let queries = dns.queries();
-    assert!(
-        queries.truncated >= 3 && queries.by_tcp >= 3,
-        "{} truncated, {} by TCP",
-        queries.truncated,
-        queries.by_tcp
-    );
-    task.abort();
 }
