@@ -183,7 +183,7 @@ impl Client {
                 tcp: TcpOptions::default(),
             },
             connections: shape.connections,
-            in_flight: shape.connections * shape.streams,
+            max_in_flight: shape.connections * shape.streams,
             timeout: TIMEOUT,
             headers: http::HeaderMap::new(),
             traces: false,

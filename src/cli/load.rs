@@ -24,7 +24,7 @@ use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Failure, Load, Options, Pace, Tally, Until};
 use cpu::MeasuredProcess;
-use exact::{Exactness, Threshold};
+use exact::{Exactness, ExpectedHits};
 use report::{LoadReport, LoadStep, step};
 
 /// The most descriptors of a request.
@@ -81,9 +81,9 @@ pub(super) struct LoadCommand {
     #[arg(requires = "pace")]
     arrivals: ArrivalKind,
     /// Keep at most this many requests in flight; 1 to 100000
-    #[arg(long, value_name = "COUNT", default_value = "64")]
+    #[arg(long = "concurrency", value_name = "COUNT", default_value = "64")]
     #[arg(value_parser = amount::between(1, 100_000))]
-    concurrency: u64,
+    max_in_flight: u64,
     /// Open this many connections, used in turn; 1 to 1000
     #[arg(long, value_name = "COUNT", default_value = "4")]
     #[arg(value_parser = amount::between(1, 1_000))]
@@ -111,8 +111,9 @@ pub(super) struct LoadCommand {
     /// Expect that each distinct descriptor is granted this many hits per clock-aligned second,
     /// minute, hour or day, or a multiple such as 20/30 seconds, if it sends more. A number selects
     /// one descriptor of the requests, as in 2=5/minute; repeatable, for another one
-    #[arg(long, value_name = "[NUMBER=]HITS/UNIT", value_parser = Threshold::parse)]
-    threshold: Vec<Threshold>,
+    #[arg(long = "threshold", value_name = "[NUMBER=]HITS/UNIT")]
+    #[arg(value_parser = ExpectedHits::parse)]
+    expected: Vec<ExpectedHits>,
     /// Fail if the 99th percentile of the latency, of each step with --ramp, is longer, such as 5ms
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_p99: Option<Duration>,
@@ -168,11 +169,11 @@ pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
 fn check_usage(command: &LoadCommand) -> Result<(), UsageError> {
     let descriptors = command.descriptor.iter().map(|all| all.0.len());
     let descriptors: usize = descriptors.sum();
-    let (thresholds, all) = (&command.threshold, 1..=descriptors);
-    let numbers = thresholds.iter().map(|one| one.descriptor.unwrap_or(0));
+    let (expected, all) = (&command.expected, 1..=descriptors);
+    let numbers = expected.iter().map(|one| one.descriptor.unwrap_or(0));
     let numbers: HashSet<_> = numbers.collect();
-    let is_one = thresholds.len() == 1 && numbers.contains(&0);
-    let are_distinct = numbers.len() == thresholds.len();
+    let is_one = expected.len() == 1 && numbers.contains(&0);
+    let are_distinct = numbers.len() == expected.len();
     let are_right = are_distinct && numbers.iter().all(|one| all.contains(one));
     let time = command.time.unwrap_or(DEFAULT_TIME);
     let slowest = command.ramp.map(|[first, last]| first.min(last));
@@ -240,7 +241,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let options = Options {
         dial: connect::dial(&address, tls.as_ref())?,
         connections: command.connections as usize,
-        in_flight: command.concurrency as usize,
+        max_in_flight: command.max_in_flight as usize,
         timeout: command.timeout,
         headers: command.header.into_iter().collect::<HeaderMap>(),
         traces: false,
@@ -260,7 +261,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let mut traffic = Traffic {
         until,
         requests: Requests::new(domain, &command.descriptor, command.hits, seed),
-        exactness: Exactness::all(&command.threshold, command.timeout).collect(),
+        exactness: Exactness::all(&command.expected, command.timeout).collect(),
         bar,
         last_progress: (Duration::ZERO, 0),
     };

@@ -218,7 +218,7 @@ pub(in crate::cli) fn is_without_limit(status: &DescriptorStatus) -> bool {
 /// The connections to one server.
 pub struct Client {
     connections: Vec<LoadConnection>,
-    in_flight: usize,
+    max_in_flight: usize,
 }
 
 impl Client {
@@ -232,7 +232,7 @@ impl Client {
         try_join_all(connections.iter().map(LoadConnection::sender)).await?;
         Ok(Self {
             connections,
-            in_flight: options.in_flight,
+            max_in_flight: options.max_in_flight,
         })
     }
 
@@ -262,7 +262,7 @@ impl Client {
         let (mut is_over, mut give_up) = (false, None);
         // The connections that take a further call, each as often as it takes one.
         let all = 0..self.connections.len();
-        let mut free: VecDeque<usize> = all.cycle().take(self.in_flight).collect();
+        let mut free: VecDeque<usize> = all.cycle().take(self.max_in_flight).collect();
         tokio::pin!(stop);
         while !is_over || !calls.is_empty() {
             tokio::select! {

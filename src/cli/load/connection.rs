@@ -49,7 +49,7 @@ pub struct Options {
     /// Connections; calls take them in turn.
     pub connections: usize,
     /// The most calls in flight on all connections together.
-    pub in_flight: usize,
+    pub max_in_flight: usize,
     /// The longest wait for an answer, which is also the deadline that the server sees.
     pub timeout: Duration,
     /// Headers of each call.

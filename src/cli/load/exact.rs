@@ -32,7 +32,7 @@ const MAX_WINDOW_SECS: u64 = 366 * 86_400;
 /// The hits of each distinct descriptor that are granted in each window of the clock. Windows have
 /// `multiplier` units, and are counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Threshold {
+pub(super) struct ExpectedHits {
     /// The descriptor of each request that is compared, from 1 on; `None` for all.
     pub(super) descriptor: Option<usize>,
     hits: u64,
@@ -40,11 +40,11 @@ pub(super) struct Threshold {
     multiplier: u64,
 }
 
-impl Threshold {
+impl ExpectedHits {
     /// Reads `100/minute`, `20/30 seconds`, or `2=5/minute`.
     ///
     /// # Errors
-    /// The form of a valid threshold.
+    /// The form of valid hits.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (number, rate) = match text.split_once('=') {
             Some((number, rate)) => (Some(number.trim().parse()), rate),
@@ -89,7 +89,7 @@ struct ExactCounter {
 
 /// The counts of all descriptors.
 pub(super) struct Exactness {
-    threshold: Threshold,
+    expected: ExpectedHits,
     patience: Span,
     /// The window in which the load began.
     first: Option<u64>,
@@ -109,7 +109,7 @@ pub(super) struct ExactnessReport {
     pub(super) unit: &'static str,
     /// Units of a window.
     pub(super) unit_multiplier: u64,
-    /// Descriptors in windows that were compared with the threshold.
+    /// Descriptors in windows that were compared with the expected hits.
     pub(super) checked: u64,
     /// Checked descriptors with more or fewer hits.
     pub(super) wrong: u64,
@@ -119,7 +119,7 @@ pub(super) struct ExactnessReport {
     pub(super) at_edges: u64,
     /// Descriptors of requests that were not checked, because too many were distinct.
     pub(super) unchecked: u64,
-    /// Checked descriptors that requested more than the threshold: others show nothing.
+    /// Checked descriptors that requested more than is expected: others show nothing.
     pub(super) exceeding: u64,
     /// A limit of another window that an answer named, as `20/minute` and `5/30 seconds`.
     pub(super) other_limit: Option<String>,
@@ -129,7 +129,7 @@ pub(super) struct ExactnessReport {
 }
 
 impl ExactnessReport {
-    /// Whether there was something to compare, and all of it is as the threshold has it.
+    /// Whether there was something to compare, and all of it is as expected.
     pub(super) const fn is_exact(&self) -> bool {
         self.wrong == 0 && self.exceeding > 0 && self.other_limit.is_none() && !self.without_limit
     }
@@ -148,7 +148,7 @@ pub(in crate::cli) fn window(multiplier: u64, unit: &str) -> String {
     }
 }
 
-/// A descriptor that got more or less than the threshold.
+/// A descriptor that got more or less than is expected.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Offender {
     pub(super) descriptor: String,
@@ -157,7 +157,8 @@ pub(super) struct Offender {
     pub(super) granted: u64,
     /// Of these hits that may belong to the window, none excuses the difference.
     pub(super) possible: u64,
-    pub(super) threshold: u64,
+    #[serde(rename = "threshold")]
+    pub(super) expected: u64,
     /// The window began before the load: hits of other clients may count in it.
     pub(super) began_before: bool,
 }
@@ -188,19 +189,19 @@ fn display(entries: &[u8]) -> String {
 }
 
 impl Exactness {
-    /// One for each threshold.
-    pub(super) fn all(all: &[Threshold], timeout: Duration) -> impl Iterator<Item = Self> {
-        all.iter().map(move |&threshold| Self {
-            threshold,
+    /// One for each rule.
+    pub(super) fn all(all: &[ExpectedHits], timeout: Duration) -> impl Iterator<Item = Self> {
+        all.iter().map(move |&expected| Self {
+            expected,
             patience: timeout.saturating_add(STALL).into(),
             first: None,
             windows: BTreeMap::new(),
             bytes: 0,
             max_bytes: MAX_BYTES / all.len(),
             report: ExactnessReport {
-                descriptor: threshold.descriptor,
-                unit: threshold.unit.name(),
-                unit_multiplier: threshold.multiplier,
+                descriptor: expected.descriptor,
+                unit: expected.unit.name(),
+                unit_multiplier: expected.multiplier,
                 ..ExactnessReport::default()
             },
         })
@@ -213,7 +214,7 @@ impl Exactness {
         let last = self.window(Micros(at.0.saturating_sub(self.patience.micros())));
         self.judge_before(last);
         let descriptors = answered.request.descriptors.iter().enumerate();
-        let only = self.threshold.descriptor;
+        let only = self.expected.descriptor;
         let is_compared = |index: usize| only.is_none_or(|number| number == index + 1);
         for (index, descriptor) in descriptors.filter(|(index, _)| is_compared(*index)) {
             let response = answered.result.as_ref().ok();
@@ -232,7 +233,7 @@ impl Exactness {
 
     /// Notes a limit of another window, or one whose window ends at another time.
     fn compare_window(&mut self, status: &DescriptorStatus, between: [Micros; 2]) {
-        let (Some(limit), secs) = (&status.current_limit, self.threshold.secs()) else {
+        let (Some(limit), secs) = (&status.current_limit, self.expected.secs()) else {
             return;
         };
         let reset = status.duration_until_reset.as_ref();
@@ -274,7 +275,7 @@ impl Exactness {
     }
 
     fn window(&self, at: Micros) -> u64 {
-        at.0 / Span::from_secs(self.threshold.secs()).micros()
+        at.0 / Span::from_secs(self.expected.secs()).micros()
     }
 
     fn counter(&mut self, window: u64, entries: &[u8]) -> Option<&mut ExactCounter> {
@@ -305,26 +306,26 @@ impl Exactness {
 
     fn judge(&mut self, window: u64, entries: &[u8], counter: ExactCounter) {
         let (granted, possible) = (counter.granted, counter.possible);
-        let threshold = self.threshold.hits;
+        let expected = self.expected.hits;
         self.report.checked += 1;
-        self.report.exceeding += u64::from(counter.asked > threshold);
+        self.report.exceeding += u64::from(counter.asked > expected);
         // There was room for whatever was refused. Where refused hits count, the first refused
         // request had no room, and smaller ones after it are refused though they had.
         let taken = granted.saturating_add(possible);
-        let is_less = (counter.refused).is_some_and(|most| taken.saturating_add(most) <= threshold);
-        if granted <= threshold && !is_less {
+        let is_less = (counter.refused).is_some_and(|most| taken.saturating_add(most) <= expected);
+        if granted <= expected && !is_less {
             return;
         }
         self.report.wrong += 1;
-        let difference = |granted: u64| granted.abs_diff(threshold);
+        let difference = |granted: u64| granted.abs_diff(expected);
         let worst = self.report.worst.as_ref();
         if worst.is_none_or(|worst| difference(worst.granted) < difference(granted)) {
             self.report.worst = Some(Offender {
                 descriptor: display(entries),
-                window: window * self.threshold.secs(),
+                window: window * self.expected.secs(),
                 granted,
                 possible,
-                threshold,
+                expected,
                 began_before: self.first.is_some_and(|first| window <= first),
             });
         }
@@ -344,14 +345,14 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     fn exactness(text: &str) -> Exactness {
-        let threshold = Threshold::parse(text).expect("a threshold");
-        let mut all = Exactness::all(std::slice::from_ref(&threshold), Duration::from_secs(1));
+        let expected = ExpectedHits::parse(text).expect("hits");
+        let mut all = Exactness::all(std::slice::from_ref(&expected), Duration::from_secs(1));
         all.next().expect("one")
     }
 
     /// Counts answers of one hit; instants are in seconds.
-    fn counted(threshold: &str, answers: &[(Option<Code>, u64, u64, usize)]) -> ExactnessReport {
-        let mut exactness = exactness(threshold);
+    fn counted(expected: &str, answers: &[(Option<Code>, u64, u64, usize)]) -> ExactnessReport {
+        let mut exactness = exactness(expected);
         for &(code, sent, at, times) in answers {
             for _ in 0..times {
                 exactness.count(b"", 1, code, [Micros(sent * SECOND), Micros(at * SECOND)]);
@@ -518,20 +519,20 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_are_read() {
-        let threshold = |descriptor, hits, multiplier, unit| Threshold {
+    fn expected_hits_are_read() {
+        let expected = |descriptor, hits, multiplier, unit| ExpectedHits {
             descriptor,
             hits,
             unit,
             multiplier,
         };
-        for (text, expected) in [
-            ("100/Minute", threshold(None, 100, 1, Unit::Minute)),
-            ("2k/30 seconds", threshold(None, 2_000, 30, Unit::Second)),
-            ("3 = 5 / 2hours", threshold(Some(3), 5, 2, Unit::Hour)),
-            ("1/366 days", threshold(None, 1, 366, Unit::Day)),
+        for (text, hits) in [
+            ("100/Minute", expected(None, 100, 1, Unit::Minute)),
+            ("2k/30 seconds", expected(None, 2_000, 30, Unit::Second)),
+            ("3 = 5 / 2hours", expected(Some(3), 5, 2, Unit::Hour)),
+            ("1/366 days", expected(None, 1, 366, Unit::Day)),
         ] {
-            assert_eq!(Threshold::parse(text), Ok(expected), "{text}");
+            assert_eq!(ExpectedHits::parse(text), Ok(hits), "{text}");
         }
         for text in [
             "",
@@ -549,7 +550,7 @@ mod tests {
             "=1/minute",
             "1=2=3/minute",
         ] {
-            let error = Threshold::parse(text).expect_err(text);
+            let error = ExpectedHits::parse(text).expect_err(text);
             assert!(error.contains("100/minute"), "{error}");
         }
     }

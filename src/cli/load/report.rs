@@ -44,11 +44,12 @@ pub(super) struct LoadReport {
     /// `None` for a process that has ended, or has used too little to be measured.
     cpu_micros_per_request: BTreeMap<String, Option<f64>>,
     expected_ok: Option<u64>,
-    /// Result of the only threshold.
-    threshold: Option<ExactnessReport>,
+    /// Result of the only expectation.
+    #[serde(rename = "threshold")]
+    expectation: Option<ExactnessReport>,
     /// Results of several ones.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    thresholds: Vec<ExactnessReport>,
+    #[serde(rename = "thresholds", skip_serializing_if = "Vec::is_empty")]
+    expectations: Vec<ExactnessReport>,
     exact: Option<bool>,
     /// The maxima that were exceeded.
     exceeded: Vec<String>,
@@ -102,7 +103,7 @@ impl LoadReport {
         tally: &Tally,
         processes: &[MeasuredProcess],
         expected_ok: Option<u64>,
-        mut thresholds: Vec<ExactnessReport>,
+        mut expectations: Vec<ExactnessReport>,
         steps: Vec<LoadStep>,
     ) -> Self {
         let (seconds, sent) = (tally.elapsed.as_secs_f64(), tally.counts.sent);
@@ -117,15 +118,15 @@ impl LoadReport {
             let each = used.map(|micros| micros / sent.max(1) as f64);
             (process.name.clone(), each)
         });
-        let is_checked = expected_ok.is_some() || !thresholds.is_empty();
+        let is_checked = expected_ok.is_some() || !expectations.is_empty();
         let exact = tally.answered() == sent
             && tally.counts.with_limit > 0
             && expected_ok.is_none_or(|expected| {
                 expected == tally.counts.ok && tally.counts.without_limit == 0
             })
-            && thresholds.iter().all(ExactnessReport::is_exact);
+            && expectations.iter().all(ExactnessReport::is_exact);
         let is_of_all = |one: &mut ExactnessReport| one.descriptor.is_none();
-        let threshold = thresholds.pop_if(is_of_all);
+        let expectation = expectations.pop_if(is_of_all);
         Self {
             seconds,
             counts: tally.counts.clone(),
@@ -135,8 +136,8 @@ impl LoadReport {
             latency_ms: latencies.into(),
             cpu_micros_per_request: cpu.collect(),
             expected_ok,
-            threshold,
-            thresholds,
+            expectation,
+            expectations,
             exact: is_checked.then_some(exact),
             exceeded: Vec::new(),
             steps,
@@ -271,13 +272,13 @@ impl LoadReport {
         if self.expected_ok.is_some() && self.counts.without_limit > 0 {
             text += "; descriptors without a limit show nothing";
         }
-        let thresholds = self.threshold.iter().chain(&self.thresholds);
-        thresholds.fold(text, |text, report| text + &report.findings())
+        let expectations = self.expectation.iter().chain(&self.expectations);
+        expectations.fold(text, |text, report| text + &report.findings())
     }
 }
 
 impl ExactnessReport {
-    /// Findings of one threshold.
+    /// Findings of one expectation.
     fn findings(&self) -> String {
         let (report, worst) = (self, &self.worst);
         let unit = window(self.unit_multiplier, self.unit);
@@ -307,15 +308,15 @@ impl ExactnessReport {
             text += &format!("; {missed} were not compared, because too many are distinct");
         }
         if let Some(worst) = worst {
-            let (granted, threshold) = (worst.granted, worst.threshold);
+            let (granted, expected) = (worst.granted, worst.expected);
             let began = Timestamp::from_second(worst.window as i64).unwrap_or_default();
             let began = people::instant(began);
             text += &format!("; the worst: {} was granted {granted}", worst.descriptor);
             if worst.possible > 0 {
                 text += &format!(" and perhaps {} more", worst.possible);
             }
-            text += &format!(" instead of {threshold} in the {unit} of {began}");
-            if worst.began_before && granted < threshold {
+            text += &format!(" instead of {expected} in the {unit} of {began}");
+            if worst.began_before && granted < expected {
                 text += ", in which hits from before the load count as well";
             }
         }
