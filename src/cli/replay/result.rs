@@ -6,7 +6,7 @@ use super::Run;
 use super::engine::Engine;
 use super::tally::{
     ChangedRequests, Compare, LargestSubjects, LimitTally, ListedSubject, MAX_LISTED, ReplayTally,
-    TimeSeries,
+    TimeSeries, UnmatchedKind,
 };
 use super::trace::BadRows;
 use crate::cli::print;
@@ -87,13 +87,6 @@ pub(super) struct SubjectCount {
     pub(super) count: u64,
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct UnmatchedKind {
-    count: u64,
-    /// The first descriptor of the kind.
-    example: String,
-}
-
 /// Differences between the first configuration and the second one.
 #[derive(Serialize)]
 pub(super) struct ReplayDifference {
@@ -141,9 +134,7 @@ impl ConfigurationResult {
             let by_counts = order(other).cmp(&order(one));
             by_counts.then_with(|| one.limit.cmp(&other.limit))
         });
-        let kinds = tally.unmatched.kinds.values().cloned();
-        let kinds = kinds.map(|(count, example)| UnmatchedKind { count, example });
-        let mut unmatched_kinds: Vec<_> = kinds.collect();
+        let mut unmatched_kinds: Vec<_> = tally.unmatched.kinds.values().cloned().collect();
         unmatched_kinds.sort_by(|one, other| other.cmp(one));
         unmatched_kinds.truncate(MAX_LISTED);
         let is_asked = |limit: &&Limit| tally.limits.contains_key(&Some(limit.id));

@@ -269,7 +269,14 @@ impl RankedSubjects {
 #[derive(Debug, Default)]
 pub(super) struct UnmatchedDescriptors {
     pub(super) count: u64,
-    pub(super) kinds: Bounded<(u64, String), MAX_UNMATCHED>,
+    pub(super) kinds: Bounded<UnmatchedKind, MAX_UNMATCHED>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct UnmatchedKind {
+    pub(super) count: u64,
+    /// The first descriptor of the kind.
+    pub(super) example: String,
 }
 
 impl UnmatchedDescriptors {
@@ -280,10 +287,10 @@ impl UnmatchedDescriptors {
             return;
         };
         let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
-        if let Some((_, (count, example))) = self.kinds.of((request.domain, keys)) {
-            *count += 1;
-            if *count == 1 {
-                *example = Subject::new(request.domain, entries.iter().copied()).to_string();
+        if let Some((_, kind)) = self.kinds.of((request.domain, keys)) {
+            kind.count += 1;
+            if kind.count == 1 {
+                kind.example = Subject::new(request.domain, entries.iter().copied()).to_string();
             }
         }
     }
