@@ -59,10 +59,15 @@ enum Line {
 
 impl Line {
     fn log(&self) {
-        let failure = match self {
-            Self::Began(FailingServer { failure, .. })
-            | Self::Changed(FailingServer { failure, .. })
-            | Self::Errors(failure, _) => failure,
+        match self {
+            Self::Began(one) => log_server(one, "outage"),
+            Self::Changed(one) => log_server(one, "outage goes on"),
+            Self::Errors(failure, times) => {
+                let (error, cause) = (failure.error, failure.cause.as_deref());
+                let (meaning, [round_trip, allowed, deadline]) = described(failure);
+                tracing::warn!(%error, times, cause, round_trip, allowed, deadline,
+                    "Redis: {meaning}");
+            }
             Self::Ended {
                 servers,
                 errors,
@@ -74,28 +79,29 @@ impl Line {
                 let (denied, counted_locally) = (answers.denied, answers.counted_locally);
                 tracing::info!(redis = %servers, errors, lasted_secs, failed, allowed, denied,
                     counted_locally, "Redis outage ended");
-                return;
             }
-        };
-        let millis = |time: Duration| format!("{}ms", (time.as_secs_f64() * 1e4).round() / 10.0);
-        let (error, cause) = (failure.error, failure.cause.as_deref());
-        let meaning = failure.meaning();
-        let allowed = failure.times.map(|times| millis(times.allowed));
-        let round_trip = failure.times.and_then(|times| times.round_trip).map(millis);
-        let deadline = failure.times.and_then(|times| times.caller).map(millis);
-        match self {
-            Self::Errors(_, times) => tracing::warn!(%error, times, cause, round_trip, allowed,
-                deadline, "Redis: {meaning}"),
-            Self::Began(FailingServer { server, .. })
-            | Self::Changed(FailingServer { server, .. }) => {
-                let is_new = matches!(self, Self::Began(_));
-                let what = if is_new { "outage" } else { "outage goes on" };
-                tracing::error!(redis = %server, error, cause, round_trip, allowed, deadline,
-                    "Redis {what}: {meaning}");
-            }
-            Self::Ended { .. } => {}
         }
     }
+}
+
+fn log_server(FailingServer { server, failure }: &FailingServer, what: &str) {
+    let (error, cause) = (failure.error, failure.cause.as_deref());
+    let (meaning, [round_trip, allowed, deadline]) = described(failure);
+    tracing::error!(redis = %server, error, cause, round_trip, allowed, deadline,
+        "Redis {what}: {meaning}");
+}
+
+/// The meaning of a failure, and of the request that had it: the round trip of its server, the time
+/// that it was allowed, and the deadline of its caller.
+fn described(failure: &RedisFailure) -> (&'static str, [Option<String>; 3]) {
+    let millis = |time: Duration| format!("{}ms", (time.as_secs_f64() * 1e4).round() / 10.0);
+    let times = failure.times;
+    let known = [
+        times.and_then(|times| times.round_trip),
+        times.map(|times| times.allowed),
+        times.and_then(|times| times.caller),
+    ];
+    (failure.meaning(), known.map(|time| time.map(millis)))
 }
 
 /// Start of the outage under way, if there is one, and the answers of failure policies before it.
