@@ -74,7 +74,7 @@ pub enum StartError {
     },
     /// The limit files, or the overlay file, cannot be used. Without limits, Weir would allow every
     /// request.
-    #[error("{}", lines(.0))]
+    #[error("the limit files cannot be used")]
     Limits(Vec<Problem>),
     /// The log cannot be started.
     #[error("LOG_LEVEL")]
@@ -85,11 +85,6 @@ pub enum StartError {
     /// The operating system gives no thread or no event queue.
     #[error("the operating system gives no thread or event queue")]
     System(#[from] io::Error),
-}
-
-fn lines(problems: &[Problem]) -> String {
-    let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
-    lines.join("\n")
 }
 
 /// Serves until a signal ends the process.
