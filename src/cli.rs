@@ -188,12 +188,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
     let arguments = ["weir", "serve"].map(OsString::from);
     let matches = command.try_get_matches_from_mut(&arguments);
-    let flags = matches.and_then(|matches| {
-        Flags::from_arg_matches(matches.subcommand().map_or(&matches, |(_, serve)| serve))
+    let read = matches.and_then(|matches| {
+        let serve = matches.subcommand_matches("serve").unwrap_or(&matches);
+        let flags = Flags::from_arg_matches(serve)?;
+        Ok((flags, SettingSources::new(&Cli::command(), &matches)))
     });
     let wrong = |error| UsageError(arguments::message(&error, command, &arguments));
-    let flags = flags.map_err(wrong)?;
-    Ok(Settings::try_new(flags, SettingSources::default())?)
+    let (flags, sources) = read.map_err(wrong)?;
+    Ok(Settings::try_new(flags, sources)?)
 }
 
 /// Arguments that clap cannot refuse.

@@ -50,7 +50,9 @@ use crate::store::memory;
 pub use exporters::PrometheusPort;
 pub use flags::{Flags, ReadFlags};
 pub use listeners::{ListenerFlags, LocalGrpc};
-pub use sources::{SettingSources, name_variables, without_empty_variables};
+pub use setting::SettingSources;
+use setting::Warnings;
+pub use sources::{name_variables, without_empty_variables};
 
 /// The store of the counters, with its options.
 #[derive(Clone, Debug)]
@@ -150,19 +152,23 @@ impl Settings {
     pub fn try_new(flags: Flags, sources: SettingSources) -> Result<Self, SettingError> {
         let text = |text: OsString| text.to_string_lossy().into_owned();
         let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-        let mut settings = Self::from_flags(flags, &environment.collect::<Vec<_>>())?;
+        let environment: Vec<_> = environment.collect();
+        let all = Vec::new();
+        let warnings = Warnings { sources, all };
+        let mut settings = Self::from_flags(flags, warnings, &environment)?;
         for warning in &mut settings.warnings {
-            *warning = sources.name(warning);
+            *warning = settings.sources.name(warning);
         }
-        Ok(Self {
-            sources,
-            ..settings
-        })
+        Ok(settings)
     }
 
-    fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
-        let mut warnings = reference::check(environment);
-        warnings.extend(sources::misspelled(environment));
+    fn from_flags(
+        flags: Flags,
+        mut warnings: Warnings,
+        environment: &[(String, String)],
+    ) -> Result<Self, SettingError> {
+        warnings.all.extend(reference::check(environment));
+        warnings.all.extend(sources::misspelled(environment));
         let set = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
         let (limit, limit_source) = set.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);
@@ -228,8 +234,8 @@ impl Settings {
             overrides_file,
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
-            warnings,
-            sources: SettingSources::default(),
+            warnings: warnings.all,
+            sources: warnings.sources,
         })
     }
 }
@@ -244,10 +250,10 @@ fn check_key_prefix(prefix: &str) -> Result<(), SettingError> {
 }
 
 /// The format of log lines; adds a warning about an unknown one.
-fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
+fn checked_log_format(text: &str, warnings: &mut Warnings) -> Format {
     let known = ["", "text", "json"];
     if !known.iter().any(|known| text.eq_ignore_ascii_case(known)) {
-        warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
+        warnings.push("LOG_FORMAT is neither text nor json: the log is text");
     }
     log_format(text)
 }
@@ -258,7 +264,7 @@ fn default_workers() -> usize {
 }
 
 /// Warns of a ratio above 1.
-fn warn_of_near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) {
+fn warn_of_near_limit_ratio(ratio: f32, warnings: &mut Warnings) {
     if ratio > 1.0 {
         warnings.push(format!(
             "NEAR_LIMIT_RATIO={ratio}: no hits count as near their limit in metrics; write 0 to 1"
@@ -266,7 +272,7 @@ fn warn_of_near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) {
     }
 }
 
-fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options, SettingError> {
+fn rls_options(flags: &Flags, warnings: &mut Warnings) -> Result<rls::Options, SettingError> {
     let logged_values = flags.logs.values(warnings)?;
     let responses = flags.responses.clone();
     Ok(rls::Options {
@@ -309,13 +315,13 @@ fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
 fn backend(
     flags: &Flags,
     memory: memory::Options,
-    warnings: &mut Vec<String>,
+    warnings: &mut Warnings,
 ) -> Result<Backend, SettingError> {
     let backend_type = flags.backend_type.as_deref().unwrap_or_default();
     let backend_type = backend_type.to_ascii_lowercase();
     match backend_type.as_str() {
         "memory" => Ok(Backend::Memory(memory)),
-        "" if !flags.redis.is_set()? => Ok(Backend::Memory(memory)),
+        "" if !flags.redis.is_set(&warnings.sources)? => Ok(Backend::Memory(memory)),
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
         "memcache" | "memcached" => Err(SettingError(format!(
             "BACKEND_TYPE={backend_type}: {NO_MEMCACHED}"

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::listeners::address;
-use super::setting::{list, non_empty};
+use super::setting::{Warnings, list, non_empty};
 use super::{SettingError, parse};
 use crate::observe::exporters::statsd::Protocol;
 use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
@@ -129,7 +129,7 @@ impl ExporterFlags {
     pub(super) fn statsd(
         &self,
         environment: &[(String, String)],
-        warnings: &mut Vec<String>,
+        warnings: &mut Warnings,
     ) -> Result<Option<statsd::Options>, SettingError> {
         let names_a_server = self.statsd_host.is_some() || self.statsd_port.is_some();
         let use_statsd = self
@@ -146,15 +146,15 @@ impl ExporterFlags {
         }
         if !use_statsd && !self.use_dog_statsd {
             if names_a_server && self.use_statsd.is_none() {
-                warnings.push(String::from(
+                warnings.push(
                     "STATSD_HOST and STATSD_PORT have no effect: set USE_STATSD=true to send \
                      metrics there too",
-                ));
+                );
             }
             if !self.extra_tags.is_empty() && !self.use_prometheus {
-                warnings.push(String::from(
+                warnings.push(
                     "EXTRA_TAGS has no effect without USE_STATSD, USE_DOG_STATSD or USE_PROMETHEUS",
-                ));
+                );
             }
             return Ok(None);
         }
@@ -267,17 +267,11 @@ fn listen_address(text: &str) -> Result<TcpAddress, SettingError> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args, Command, FromArgMatches};
-
+    use super::super::setting;
     use super::*;
 
     fn flags(arguments: &[&str]) -> ExporterFlags {
-        let command = ExporterFlags::augment_args(Command::new("weir"));
-        // The environment of the tests has none of these variables.
-        let matches = command
-            .try_get_matches_from(std::iter::once(&"weir").chain(arguments))
-            .expect("usable arguments");
-        ExporterFlags::from_arg_matches(&matches).expect("usable flags")
+        setting::read(arguments).expect("usable arguments").0
     }
 
     fn statsd(
@@ -288,11 +282,11 @@ mod tests {
             .iter()
             .map(|&(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
-        let mut warnings = Vec::new();
+        let mut warnings = Warnings::default();
         let options = flags(arguments)
             .statsd(&environment, &mut warnings)
             .map_err(|error| error.to_string());
-        (options, warnings)
+        (options, warnings.all)
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::listeners::{DebugFlags, ListenerFlags};
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
-use super::setting::no_effect;
+use super::setting::Warnings;
 use super::telemetry::{LogFlags, TracingFlags};
 use super::xds::XdsFlags;
 use crate::limiter::replicas::Source;
@@ -196,17 +196,17 @@ pub(super) struct OutageFlags {
 
 impl OutageFlags {
     /// Adds a warning if the number of replicas is to be followed for nothing.
-    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
-        let is_followed =
-            matches!(self.replicas, Source::Dns(_)) && matches!(backend, Backend::Memory(_));
-        let reason = "counters are in memory, where they are not shared and do not fail; the name \
-            is not resolved";
-        no_effect(&[("REPLICAS", &is_followed)], reason, warnings);
+    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Warnings) {
+        if let (Source::Dns(_), Backend::Memory(_)) = (&self.replicas, backend) {
+            let reason = "counters are in memory, where they are not shared and do not fail; the \
+                name is not resolved";
+            warnings.no_effect("REPLICAS", reason);
+        }
     }
 
     /// The denial cache. Adds a warning where the setting means something else than in
     /// envoyproxy/ratelimit, which allocates any size.
-    pub(super) fn denials(&self, warnings: &mut Vec<String>) -> denial_cache::Options {
+    pub(super) fn denials(&self, warnings: &mut Warnings) -> denial_cache::Options {
         let Some(bytes) = self.local_cache_size_in_bytes else {
             return denial_cache::Options::default();
         };
@@ -421,7 +421,7 @@ impl CountingFlags {
     }
 
     /// Adds what these settings cost with this backend.
-    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
+    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Warnings) {
         let Backend::Redis { main, per_second } = backend else {
             return;
         };

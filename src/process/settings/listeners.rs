@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::setting::{no_effect, non_empty};
+use super::setting::{Warnings, non_empty};
 use super::{Backend, SettingError, parse};
 use crate::admin::api::Tokens;
 use crate::net::dial;
@@ -138,7 +138,7 @@ impl ListenerFlags {
     /// A setting is missing or invalid.
     pub(super) fn tls(
         &self,
-        warnings: &mut Vec<String>,
+        warnings: &mut Warnings,
     ) -> Result<Option<server::TlsOptions>, SettingError> {
         let flags = &self.tls;
         let [cert, key] = [&flags.grpc_server_tls_cert, &flags.grpc_server_tls_key]
@@ -155,11 +155,8 @@ impl ListenerFlags {
                      verified; set it, or unset {setting}"
                 )));
             }
-            no_effect(
-                &[(TLS_CERT, &cert.is_some()), (TLS_KEY, &key.is_some())],
-                "GRPC_SERVER_USE_TLS is not true",
-                warnings,
-            );
+            let names = "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY";
+            warnings.no_effect(names, "GRPC_SERVER_USE_TLS is not true");
             return Ok(None);
         }
         let (cert, key) = (cert.map(Path::new), key.map(Path::new));
@@ -214,7 +211,7 @@ impl ListenerFlags {
         };
         Ok(LocalGrpc {
             address,
-            tls: self.tls(&mut Vec::new())?.map(trusts),
+            tls: self.tls(&mut Warnings::default())?.map(trusts),
         })
     }
 
@@ -282,14 +279,14 @@ impl DebugFlags {
     pub(super) fn overrides_file(
         &self,
         backend: &Backend,
-        warnings: &mut Vec<String>,
+        warnings: &mut Warnings,
     ) -> Option<PathBuf> {
-        let path = self.overrides_file.clone();
-        let is_in_redis = matches!(backend, Backend::Redis { .. });
-        let is_unused = path.is_some() && is_in_redis;
+        if let Backend::Memory(_) = backend {
+            return self.overrides_file.clone();
+        }
         let reason = "overrides are kept in Redis, like the counters";
-        no_effect(&[("OVERRIDES_FILE", &is_unused)], reason, warnings);
-        path.filter(|_| !is_in_redis)
+        warnings.no_effect("OVERRIDES_FILE", reason);
+        None
     }
 
     /// The address of the debug listener, if it is on.
@@ -345,20 +342,11 @@ pub(super) fn address(
 mod tests {
     use std::path::PathBuf;
 
-    use clap::Parser;
-
+    use super::super::setting;
     use super::*;
 
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        listeners: ListenerFlags,
-    }
-
     fn listeners(arguments: &[&str]) -> ListenerFlags {
-        Cli::try_parse_from([&["weir"], arguments].concat())
-            .expect("flags")
-            .listeners
+        setting::read(arguments).expect("flags").0
     }
 
     #[test]
@@ -412,7 +400,7 @@ mod tests {
         );
         for invalid in ["rw", "888", "1000", ""] {
             assert!(
-                Cli::try_parse_from(["weir", "--grpc-uds-mode", invalid]).is_err(),
+                setting::read::<ListenerFlags>(&["--grpc-uds-mode", invalid]).is_err(),
                 "{invalid:?}"
             );
         }
@@ -430,9 +418,11 @@ mod tests {
         base: &[&str],
         more: &[&str],
     ) -> Result<(Option<server::TlsOptions>, Vec<String>), String> {
-        let mut warnings = Vec::new();
-        let tls = listeners(&[base, more].concat()).tls(&mut warnings);
-        tls.map(|tls| (tls, warnings))
+        let arguments = [base, more].concat();
+        let (flags, mut warnings) = setting::read::<ListenerFlags>(&arguments).expect("flags");
+        flags
+            .tls(&mut warnings)
+            .map(|tls| (tls, warnings.all))
             .map_err(|error| error.to_string())
     }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::setting::{no_effect, non_empty, set, setting};
+use super::setting::{SettingSources, Warnings, non_empty};
 use super::{Backend, SettingError, parse};
 use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
@@ -128,6 +128,16 @@ struct PerSecondFlags {
     redis_persecond_tls: bool,
 }
 
+/// The settings that need `REDIS_URL`. Without it, each replica would silently count in its own
+/// memory.
+const NEED_URL: &str = "REDIS_SOCKET_TYPE REDIS_AUTH REDIS_AUTH_FILE REDIS_SENTINEL_AUTH \
+    REDIS_SENTINEL_AUTH_FILE REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_PERSECOND_URL REDIS_TLS \
+    REDIS_PERSECOND";
+
+/// The settings of TLS to Redis.
+const TLS: &str = "REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY \
+    REDIS_TLS_SKIP_HOSTNAME_VERIFICATION";
+
 /// The value of a setting; empty if it is not set.
 fn text(value: Option<&str>) -> &str {
     value.unwrap_or_default()
@@ -138,11 +148,11 @@ impl RedisFlags {
     ///
     /// # Errors
     /// `REDIS_URL` is not set, but another setting needs it.
-    pub(super) fn is_set(&self) -> Result<bool, SettingError> {
+    pub(super) fn is_set(&self, sources: &SettingSources) -> Result<bool, SettingError> {
         let is_single =
             ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
-            "" if is_single => match self.set_without_url().first() {
+            "" if is_single => match sources.set(NEED_URL).first() {
                 Some(name) => Err(SettingError(format!(
                     "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to \
                      count in memory"
@@ -156,24 +166,6 @@ impl RedisFlags {
         }
     }
 
-    /// The names of settings that need `REDIS_URL`. Without this check, each replica would silently
-    /// count in its own memory.
-    fn set_without_url(&self) -> Vec<&'static str> {
-        let per_second = &self.per_second;
-        set(&[
-            setting!(self.redis_socket_type),
-            setting!(self.redis_auth),
-            setting!(self.redis_auth_file),
-            setting!(self.redis_sentinel_auth),
-            setting!(self.redis_sentinel_auth_file),
-            setting!(self.redis_tls_cacert),
-            setting!(self.redis_tls_client_cert),
-            setting!(per_second.redis_persecond_url),
-            setting!(self.redis_tls),
-            setting!(per_second.redis_persecond),
-        ])
-    }
-
     /// The options of one or both deployments. Reads the files that the settings name, and adds
     /// settings without effect to `warnings`.
     ///
@@ -182,9 +174,9 @@ impl RedisFlags {
     pub(super) fn backend(
         &self,
         key_prefix: &str,
-        warnings: &mut Vec<String>,
+        warnings: &mut Warnings,
     ) -> Result<Backend, SettingError> {
-        if !self.is_set()? {
+        if !self.is_set(&warnings.sources)? {
             return Err(SettingError(String::from(
                 "BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379",
             )));
@@ -257,42 +249,23 @@ impl RedisFlags {
     }
 
     /// Adds a warning for each group of settings that have no effect.
-    fn warn(&self, main: &Options, per_second: Option<&Options>, warnings: &mut Vec<String>) {
+    fn warn(&self, main: &Options, per_second: Option<&Options>, warnings: &mut Warnings) {
         if main.tls.is_none() && per_second.is_none_or(|options| options.tls.is_none()) {
-            no_effect(
-                &[
-                    setting!(self.redis_tls_cacert),
-                    setting!(self.redis_tls_client_cert),
-                    setting!(self.redis_tls_client_key),
-                    setting!(self.redis_tls_skip_hostname_verification),
-                ],
-                "TLS to Redis is off; set REDIS_TLS=true, or write rediss:// in REDIS_URL",
-                warnings,
-            );
+            let reason = "TLS to Redis is off; set REDIS_TLS=true, or write rediss:// in REDIS_URL";
+            warnings.no_effect(TLS, reason);
         }
         let is_sentinel = |options: &Options| matches!(options.topology, Topology::Sentinel { .. });
         if !is_sentinel(main) {
-            no_effect(
-                &[
-                    setting!(self.redis_sentinel_auth),
-                    setting!(self.redis_sentinel_auth_file),
-                ],
-                "REDIS_TYPE is not sentinel",
-                warnings,
-            );
+            let names = "REDIS_SENTINEL_AUTH REDIS_SENTINEL_AUTH_FILE";
+            warnings.no_effect(names, "REDIS_TYPE is not sentinel");
         }
-        let flags = &self.per_second;
         match per_second {
             Some(options) if is_sentinel(options) => {}
-            Some(_) => no_effect(
-                &[
-                    setting!(flags.redis_persecond_sentinel_auth),
-                    setting!(flags.redis_persecond_sentinel_auth_file),
-                ],
-                "REDIS_PERSECOND_TYPE is not sentinel",
-                warnings,
-            ),
-            None => flags.warn_of_no_effect(warnings),
+            Some(_) => {
+                let names = "REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_SENTINEL_AUTH_FILE";
+                warnings.no_effect(names, "REDIS_PERSECOND_TYPE is not sentinel");
+            }
+            None => self.per_second.warn_of_no_effect(warnings),
         }
     }
 }
@@ -312,21 +285,15 @@ impl PerSecondFlags {
     }
 
     /// Warns of settings that have no effect without REDIS_PERSECOND. It ignores sizes and types,
-    /// because they often stay in a manifest.
-    fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
+    /// because they often stay in a manifest, and the default address of envoyproxy/ratelimit.
+    fn warn_of_no_effect(&self, warnings: &mut Warnings) {
         let url = text(self.redis_persecond_url.as_deref());
-        // The second value is the default of envoyproxy/ratelimit.
-        let names_a_server = !["", "/var/run/nutcracker/ratelimitpersecond.sock"].contains(&url);
-        no_effect(
-            &[
-                ("REDIS_PERSECOND_URL", &names_a_server),
-                setting!(self.redis_persecond_auth),
-                setting!(self.redis_persecond_auth_file),
-                setting!(self.redis_persecond_tls),
-            ],
-            "REDIS_PERSECOND is not true",
-            warnings,
-        );
+        let more = "REDIS_PERSECOND_AUTH REDIS_PERSECOND_AUTH_FILE REDIS_PERSECOND_TLS";
+        let names = match url {
+            "/var/run/nutcracker/ratelimitpersecond.sock" => more.to_owned(),
+            _ => format!("REDIS_PERSECOND_URL {more}"),
+        };
+        warnings.no_effect(&names, "REDIS_PERSECOND is not true");
     }
 }
 

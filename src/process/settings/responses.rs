@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::setting::{no_effect, setting};
+use super::setting::{Warnings, setting};
 use super::{SettingError, parse};
 use crate::service::rls::respond::{self, HeaderNames, RateLimitHeaders};
 
@@ -100,17 +100,16 @@ impl ResponseFlags {
     pub(super) fn options(
         self,
         shadow_mode: bool,
-        warnings: &mut Vec<String>,
+        warnings: &mut Warnings,
     ) -> Result<respond::Options, SettingError> {
-        let (variable, is_legacy) = setting!(self.limit_response_headers_enabled);
         let form = match self.ratelimit_headers {
-            None if *is_legacy => Form::Legacy,
+            None if self.limit_response_headers_enabled => Form::Legacy,
             None => Form::Off,
             Some(form) => form,
         };
         if form != Form::Legacy {
             let reason = "RATELIMIT_HEADERS chooses the form of the headers";
-            no_effect(&[(variable, is_legacy)], reason, warnings);
+            warnings.no_effect("LIMIT_RESPONSE_HEADERS_ENABLED", reason);
         }
         Ok(respond::Options {
             shadow_mode,

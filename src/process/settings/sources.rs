@@ -1,59 +1,18 @@
-//! The origin of settings: flags or variables. A message names a setting as its user wrote it.
+//! The variables of the environment: empty ones, misspelled ones, and those that an error of the
+//! arguments is about.
 //!
-//! Weir's messages name variables: [`SettingSources::name`] replaces those that the user set by a
-//! flag. clap's own messages name flags: [`name_variables`] replaces those that the user set by a
-//! variable.
+//! clap's own messages name flags: [`name_variables`] replaces those that the user set by a
+//! variable. Weir's messages name variables, which `SettingSources::name` replaces.
 
 use std::env;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command};
+use clap::{Arg, Args, Command};
 
 use super::exporters::MOGRIFIERS;
+use super::setting::variable;
 use super::{Flags, reference};
-
-/// The settings that the user set by flags: the variable and the flag of each.
-#[derive(Clone, Debug, Default)]
-pub struct SettingSources(Vec<(String, String)>);
-
-impl SettingSources {
-    /// The flags of the subcommand in `matches`, which is a subcommand of `command`.
-    pub fn new(command: &Command, matches: &ArgMatches) -> Self {
-        let Some((name, matches)) = matches.subcommand() else {
-            return Self::default();
-        };
-        let flags = command.find_subcommand(name).into_iter();
-        let written = flags
-            .flat_map(Command::get_arguments)
-            .filter(|argument| variable(argument).is_some())
-            .filter(|argument| {
-                matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
-            });
-        let names = |argument: &Arg| {
-            let flag = format!("--{}", argument.get_long()?);
-            Some((variable(argument)?.to_owned(), flag))
-        };
-        Self(written.filter_map(names).collect())
-    }
-
-    /// The message, with the flag instead of the variable of each setting that the user set by a
-    /// flag.
-    pub fn name(&self, message: &str) -> String {
-        let is_of_name =
-            |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-        // Characters that are not ASCII are in no name: every cut is between characters.
-        let mut named = String::with_capacity(message.len());
-        let are_alike = |left: &u8, right: &u8| is_of_name(*left) == is_of_name(*right);
-        for words in message.as_bytes().chunk_by(are_alike) {
-            let word = String::from_utf8_lossy(words);
-            let given = self.0.iter().find(|(variable, _)| *variable == word);
-            named.push_str(given.map_or(&word, |(_, flag)| flag));
-        }
-        named
-    }
-}
 
 /// The message of an error of the arguments. If the user set the setting by a variable, the message
 /// names this variable instead of the flag.
@@ -148,13 +107,10 @@ pub(super) fn misspelled(environment: &[(String, String)]) -> Vec<String> {
     warnings
 }
 
-fn variable(argument: &Arg) -> Option<&str> {
-    argument.get_env()?.to_str()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::settings::SettingSources;
 
     #[test]
     fn nearly_right_names_have_a_warning_and_others_none() {

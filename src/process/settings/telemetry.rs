@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::setting::{Value, list, no_effect, non_empty, setting};
+use super::setting::{Warnings, list, non_empty, setting};
 use super::{SettingError, parse};
 use crate::net::tls::{ClientOptions, NameCheck};
 use crate::net::{bounded, random};
@@ -63,11 +63,10 @@ impl LogFlags {
     ///
     /// # Errors
     /// The secret cannot be used.
-    pub(super) fn values(&self, warnings: &mut Vec<String>) -> Result<LoggedValues, SettingError> {
+    pub(super) fn values(&self, warnings: &mut Warnings) -> Result<LoggedValues, SettingError> {
         let file = non_empty(self.log_subjects_secret_file.as_ref());
         if self.log_subjects != ValuesFlag::Hashed {
-            let reason = "it needs LOG_SUBJECTS=hashed";
-            no_effect(&[(SUBJECTS_SECRET, &file.is_some())], reason, warnings);
+            warnings.no_effect(SUBJECTS_SECRET, "it needs LOG_SUBJECTS=hashed");
         }
         match (self.log_subjects, file) {
             (ValuesFlag::Plain, _) => Ok(LoggedValues::Plain),
@@ -189,7 +188,10 @@ type OtelSetting<'a> = (&'static str, &'a Option<String>);
 
 /// The first of two settings if it is set, else the second.
 fn first<'a>(traces: OtelSetting<'a>, all: OtelSetting<'a>) -> OtelSetting<'a> {
-    if traces.1.is_set() { traces } else { all }
+    match non_empty(traces.1.as_ref()) {
+        Some(_) => traces,
+        None => all,
+    }
 }
 
 impl TracingFlags {
@@ -305,20 +307,12 @@ fn random_uuid() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
+    use super::super::setting;
     use super::*;
 
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        flags: TracingFlags,
-    }
-
     fn read(arguments: &[&str]) -> Result<Option<Options>, String> {
-        let flags = Cli::try_parse_from([&["weir"], arguments].concat())
-            .map_err(|error| error.to_string())?
-            .flags;
+        let read = setting::read::<TracingFlags>(arguments);
+        let (flags, _) = read.map_err(|error| error.to_string())?;
         flags.options().map_err(|error| error.to_string())
     }
 

@@ -3,27 +3,18 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::Parser;
-
 use super::*;
 use crate::limiter::replicas::Source;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 
-#[derive(Parser)]
-struct Cli {
-    #[command(flatten)]
-    flags: Flags,
-}
-
 /// Reads flags; each variable that a test depends on is given as a flag, because the machine's
 /// environment must not matter.
 fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, SettingError> {
-    let command_line = [&["weir"], arguments].concat();
-    let flags = Cli::try_parse_from(command_line).expect("flags").flags;
+    let (flags, warnings) = setting::read(arguments).expect("flags");
     let variable = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
     let variables: Vec<_> = environment.iter().map(variable).collect();
-    Settings::from_flags(flags, &variables)
+    Settings::from_flags(flags, warnings, &variables)
 }
 
 fn settings(arguments: &[&str]) -> Settings {
@@ -121,17 +112,6 @@ fn a_setting_of_redis_without_its_url_is_refused() {
 }
 
 #[test]
-fn settings_without_effect_are_warnings() {
-    for (environment, count) in [
-        (&[("MEMCACHE_SRV", "x")][..], 1),
-        (&[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")], 0),
-    ] {
-        let warnings = read(&[], environment).expect("settings").warnings;
-        assert_eq!(warnings.len(), count, "{warnings:?}");
-    }
-}
-
-#[test]
 fn any_log_format_but_json_is_text() {
     for (format, is_json, warnings) in [
         ("text", false, 0),
@@ -221,7 +201,7 @@ fn invalid_values_are_refused_with_a_remedy() {
         ("--workers=0", "1 to 1024"),
         ("--near-limit-ratio=NaN", "0 to 1"),
     ] {
-        let error = Cli::try_parse_from(["weir", argument]).err();
+        let error = setting::read::<Flags>(&[argument]).err();
         assert!(error.is_some_and(|error| error.to_string().contains(hint)));
     }
 }
@@ -285,7 +265,7 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         (["--grpc-port", "65536"], "0 to 65535"),
         (["--redis-pool-size", "many"], "1 or more"),
     ] {
-        let refused = Cli::try_parse_from([&["weir"], &arguments[..]].concat())
+        let refused = setting::read::<Flags>(&arguments)
             .map(|_| ())
             .expect_err("out of bounds");
         assert!(

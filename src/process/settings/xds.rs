@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::Struct;
 
-use super::setting::{Value, list, no_effect, setting};
+use super::setting::{Warnings, list, setting};
 use super::{SettingError, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
@@ -17,6 +17,20 @@ use crate::net::tls::{ClientOptions, NameCheck, SubjectName};
 
 /// The address that envoyproxy/ratelimit connects to by default.
 const DEFAULT_SERVER: &str = "localhost:18000";
+
+/// The files of TLS to the control plane.
+const FILES: &str = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_CLIENT_TLS_CERT \
+    CONFIG_GRPC_XDS_CLIENT_TLS_KEY";
+
+/// The settings which matter with a control plane only.
+const OF_CONTROL_PLANE: &str = "CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_NODE_ID \
+    CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS \
+    CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_SERVER_USE_TLS \
+    CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN \
+    CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_CACHE_FILE \
+    CONFIG_GRPC_XDS_OVERLAY_FILE CONFIG_GRPC_XDS_DEFAULTS XDS_CLIENT_BACKOFF_INITIAL_INTERVAL \
+    XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER \
+    XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
 
 /// The flags of limits from a control plane.
 #[derive(Args, Clone, Debug)]
@@ -137,11 +151,12 @@ impl XdsFlags {
         &self,
         rules: XdsOptions,
         max_memory: u64,
-        warnings: &mut Vec<String>,
+        warnings: &mut Warnings,
     ) -> Result<Option<Options>, SettingError> {
         match self.config_type.to_ascii_uppercase().as_str() {
             "FILE" | "" => {
-                self.warn_of_no_effect(warnings);
+                let reason = "limits come from files; set CONFIG_TYPE=GRPC_XDS_SOTW";
+                warnings.no_effect(OF_CONTROL_PLANE, reason);
                 return Ok(None);
             }
             "GRPC_XDS_SOTW" => {}
@@ -178,17 +193,10 @@ impl XdsFlags {
         }))
     }
 
-    fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
+    fn server(&self, warnings: &mut Warnings) -> Result<Server, SettingError> {
         let address = host_and_port(&self.config_grpc_xds_server_url)?;
-        let files = [
-            setting!(self.config_grpc_xds_server_tls_cacert),
-            setting!(self.config_grpc_xds_client_tls_cert),
-            setting!(self.config_grpc_xds_client_tls_key),
-        ];
         if !self.config_grpc_xds_server_use_tls {
-            let files = files.map(|(name, path)| (name, path as &dyn Value));
-            let reason = "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true";
-            no_effect(&files, reason, warnings);
+            warnings.no_effect(FILES, "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true");
             return Ok(Server { address, tls: None });
         }
         let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
@@ -200,6 +208,11 @@ impl XdsFlags {
                 ))
             })?),
         };
+        let files = [
+            setting!(self.config_grpc_xds_server_tls_cacert),
+            setting!(self.config_grpc_xds_client_tls_cert),
+            setting!(self.config_grpc_xds_client_tls_key),
+        ];
         let files = files.map(|(name, path)| (name, path.as_deref()));
         let tls = Some(ClientOptions::try_new(files, name_check)?);
         Ok(Server { address, tls })
@@ -250,38 +263,6 @@ impl XdsFlags {
             random_share,
             after_failed_connect: self.config_grpc_xds_server_connect_retry_interval,
         }
-    }
-
-    /// One warning that names the settings which matter with a control plane only.
-    fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
-        let names_a_server = self.config_grpc_xds_server_url != DEFAULT_SERVER;
-        let names_this_node = self.config_grpc_xds_node_id != "default";
-        let bounds_messages = self.xds_client_max_msg_size_in_bytes != 0;
-        let settings: &[(&str, &dyn Value)] = &[
-            ("CONFIG_GRPC_XDS_SERVER_URL", &names_a_server),
-            ("CONFIG_GRPC_XDS_NODE_ID", &names_this_node),
-            setting!(self.config_grpc_xds_node_metadata),
-            setting!(self.config_grpc_xds_client_additional_headers),
-            setting!(self.config_grpc_xds_server_connect_retry_interval),
-            setting!(self.config_grpc_xds_server_use_tls),
-            setting!(self.config_grpc_xds_server_tls_cacert),
-            setting!(self.config_grpc_xds_server_tls_san),
-            setting!(self.config_grpc_xds_client_tls_cert),
-            setting!(self.config_grpc_xds_client_tls_key),
-            setting!(self.config_grpc_xds_cache_file),
-            setting!(self.config_grpc_xds_overlay_file),
-            setting!(self.config_grpc_xds_defaults),
-            setting!(self.xds_client_backoff_initial_interval),
-            setting!(self.xds_client_backoff_max_interval),
-            setting!(self.xds_client_backoff_random_factor),
-            (
-                "XDS_CLIENT_BACKOFF_JITTER",
-                &!self.xds_client_backoff_jitter,
-            ),
-            ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", &bounds_messages),
-        ];
-        let reason = "limits come from files; set CONFIG_TYPE=GRPC_XDS_SOTW";
-        no_effect(settings, reason, warnings);
     }
 }
 

@@ -1,21 +1,11 @@
 //! The settings of Redis: flags with their options, errors and warnings.
 
-use clap::Parser;
-
+use super::super::setting;
 use super::*;
 
-#[derive(Parser)]
-struct Cli {
-    #[command(flatten)]
-    flags: RedisFlags,
-}
-
 fn parse_flags(arguments: &[&str]) -> (Result<Backend, SettingError>, Vec<String>) {
-    let mut warnings = Vec::new();
-    let flags = Cli::try_parse_from([&["weir"], arguments].concat())
-        .expect("flags")
-        .flags;
-    (flags.backend("", &mut warnings), warnings)
+    let (flags, mut warnings) = setting::read::<RedisFlags>(arguments).expect("flags");
+    (flags.backend("", &mut warnings), warnings.all)
 }
 
 /// The options of the main deployment and of the deployment for limits per second.

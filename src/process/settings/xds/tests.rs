@@ -1,16 +1,9 @@
 //! Tests of the settings of a control plane.
 
-use clap::Parser;
 use prost_types::value::Kind;
 
+use super::super::setting;
 use super::*;
-use crate::process::settings::Flags;
-
-#[derive(Parser)]
-struct Line {
-    #[command(flatten)]
-    flags: Flags,
-}
 
 /// The options and the warnings of these arguments after `--config-type=GRPC_XDS_SOTW`.
 fn read(arguments: &[&str]) -> Result<(Options, Vec<String>), String> {
@@ -18,19 +11,16 @@ fn read(arguments: &[&str]) -> Result<(Options, Vec<String>), String> {
         .iter()
         .any(|argument| argument.starts_with("--config-type"));
     let own: &[&str] = if has_type {
-        &["weir"]
+        &[]
     } else {
-        &["weir", "--config-type=grpc_xds_sotw"]
+        &["--config-type=grpc_xds_sotw"]
     };
-    let all = own.iter().chain(arguments);
-    let line = Line::try_parse_from(all).map_err(|error| error.to_string())?;
-    let mut warnings = Vec::new();
-    let options = line
-        .flags
-        .xds
+    let flags = setting::read::<XdsFlags>(&[own, arguments].concat());
+    let (flags, mut warnings) = flags.map_err(|error| error.to_string())?;
+    let options = flags
         .options(XdsOptions::default(), 1 << 30, &mut warnings)
         .map_err(|error| error.to_string())?;
-    Ok((options.expect("a control plane"), warnings))
+    Ok((options.expect("a control plane"), warnings.all))
 }
 
 fn options(arguments: &[&str]) -> Options {
@@ -78,23 +68,17 @@ fn a_control_plane_is_asked_only_if_the_type_says_so() {
         "{delta}"
     );
     assert!(error(&["--config-type=xds"]).contains("GRPC_XDS_SOTW"));
-    let line = Line::try_parse_from([
-        "weir",
+    let unused = [
         "--config-grpc-xds-node-id=a",
         "--config-grpc-xds-cache-file=b",
-    ])
-    .expect("valid");
-    let mut warnings = Vec::new();
-    assert!(
-        line.flags
-            .xds
-            .options(XdsOptions::default(), 1 << 30, &mut warnings)
-            .expect("valid")
-            .is_none()
-    );
+        "--config-grpc-xds-server-use-tls=0",
+    ];
+    let (flags, mut warnings) = setting::read::<XdsFlags>(&unused).expect("valid");
+    let options = flags.options(XdsOptions::default(), 1 << 30, &mut warnings);
+    assert!(options.expect("valid").is_none());
     let expected = "CONFIG_GRPC_XDS_NODE_ID, CONFIG_GRPC_XDS_CACHE_FILE have no effect: limits \
         come from files; set CONFIG_TYPE=GRPC_XDS_SOTW";
-    assert_eq!(warnings, [expected]);
+    assert_eq!(warnings.all, [expected]);
 }
 
 #[test]
