@@ -150,14 +150,7 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
         (None, Some(path)) => {
             ExplainTarget::Message(json::request(&read(path)?).map_err(UsageError)?)
         }
-        (None, None) => {
-            let request = RateLimitRequest {
-                domain: explain.domain.clone().unwrap_or_default(),
-                descriptors: entries::descriptors(&explain.entries, read_exact)?,
-                hits_addend: 0,
-            };
-            ExplainTarget::Message(request.encode_to_vec().into())
-        }
+        (None, None) => ExplainTarget::Message(request(explain)?.encode_to_vec().into()),
     };
     let request = target.request().map_err(wrong)?;
     let options = explain.read.options(config.to_owned());
@@ -173,6 +166,15 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
     Ok(Report::new(&plan, &request))
 }
 
+/// The request of the arguments.
+fn request(explain: &Explain) -> Result<RateLimitRequest, UsageError> {
+    Ok(RateLimitRequest {
+        domain: explain.domain.clone().unwrap_or_default(),
+        descriptors: entries::descriptors(&explain.entries, read_exact)?,
+        hits_addend: 0,
+    })
+}
+
 /// The request as JSON. The service validates it.
 fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
@@ -181,14 +183,12 @@ fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if explain.subject.is_some() {
         return Ok(Vec::new());
     }
-    let domain = explain.domain.as_deref().unwrap_or_default();
-    let descriptors = entries::descriptors(&explain.entries, read_exact)?;
     let what = "an entry is not UTF-8; explain it by --config";
-    Ok(as_json(domain, &descriptors).ok_or_else(|| UsageError(what.to_owned()))?)
+    Ok(as_json(&request(explain)?).ok_or_else(|| UsageError(what.to_owned()))?)
 }
 
 /// A request as JSON; `None` if an entry is not UTF-8.
-fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>> {
+fn as_json(request: &RateLimitRequest) -> Option<Vec<u8>> {
     let entry = |Entry { key, value }: &Entry| {
         let (key, value) = (str::from_utf8(key).ok()?, str::from_utf8(value).ok()?);
         Some(json!({ "key": key, "value": value }))
@@ -197,9 +197,9 @@ fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>>
         let entries: Option<Value> = one.entries.iter().map(entry).collect();
         Some(json!({ "entries": entries? }))
     };
-    let descriptors: Option<Value> = descriptors.iter().map(descriptor).collect();
-    let request = json!({ "domain": domain, "descriptors": descriptors? });
-    Some(request.to_string().into_bytes())
+    let descriptors: Option<Value> = request.descriptors.iter().map(descriptor).collect();
+    let json = json!({ "domain": request.domain, "descriptors": descriptors? });
+    Some(json.to_string().into_bytes())
 }
 
 /// Answer of a running service about a descriptor.
@@ -220,7 +220,7 @@ pub(super) async fn explained(
     let call = Call {
         method: Method::POST,
         path: "explain".to_owned(),
-        body: as_json(&request.domain, &request.descriptors)?.into(),
+        body: as_json(request)?.into(),
     };
     let report: Report = admin.services().ok()?.send(&call).await.ok()?;
     let explained = |one: ExplainedDescriptor| Explained {
