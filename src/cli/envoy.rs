@@ -8,6 +8,7 @@
 mod descriptors;
 mod matches;
 mod output;
+mod reservations;
 mod source;
 mod sources;
 mod yaml;
@@ -29,6 +30,7 @@ use crate::live::files;
 use crate::process::settings::ReadFlags;
 use descriptors::{Descriptors, Protocol};
 use output::{Asking, Attach, Mesh, gateway_listener};
+use reservations::HitFormats;
 use source::{KeySource, SourceKind};
 use sources::{STREAM_ID, Sources, key_source};
 
@@ -77,12 +79,8 @@ pub(super) struct Envoy {
     /// Refuse requests when Weir does not answer, instead of allowing them
     #[arg(long)]
     failure_mode_deny: bool,
-    /// Reserve the hits that this format of Envoy yields, for limits with reservations
-    #[arg(long, default_value = "%REQ(x-estimate)%", value_name = "FORMAT")]
-    estimate: String,
-    /// Settle reservations with the hits that this format of Envoy yields
-    #[arg(long, default_value = "%RESP(x-cost)%", value_name = "FORMAT")]
-    cost: String,
+    #[command(flatten)]
+    hit_formats: HitFormats,
     #[command(flatten)]
     mesh: Mesh,
     /// Change this listener of a Gateway
@@ -135,7 +133,7 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
         Attach::Tcp => Protocol::Tcp,
         _ => Protocol::Http,
     };
-    let expiries = descriptors::expiries(rules.limits().filter(|limit| *limit.domain == *domain));
+    let expiries = reservations::by_levels(rules.limits().filter(|limit| *limit.domain == *domain));
     let descriptors = descriptors::descriptors(&outline, &sources, &expiries, protocol);
     let descriptors = descriptors.map_err(UnusableFiles::Envoy)?;
     if descriptors.all.is_empty() {

@@ -10,14 +10,13 @@
 use hashbrown::{HashMap, HashSet};
 
 use super::matches::{KeyValues, default_action};
+use super::reservations::Expiries;
 use super::source::{KeySource, SourceKind};
-use super::sources::{STREAM_ID, Sources, all_of};
+use super::sources::{STREAM_ID, Sources, all_of, display};
 use super::yaml::scalar;
-use crate::core::algorithm::OnExpiry;
 use crate::core::message::Message;
 use crate::limits::rules::compile::outline::DescriptorTree;
 use crate::limits::rules::compile::{OneLine, Problem};
-use crate::limits::rules::limit::Limit;
 use crate::limits::rules::messages;
 
 /// The most descriptors that one request may send: Weir refuses more.
@@ -38,24 +37,6 @@ pub(super) enum Protocol {
     Tcp,
 }
 
-/// The `on_expiry` of all amounts of a limit, by the levels that lead to it; `None` for an amount
-/// without `reservations`.
-pub(super) type Expiries = HashMap<Vec<String>, HashSet<Option<OnExpiry>>>;
-
-/// The [`Expiries`] of limits. The outline has only what a `rate_limit` writes itself, and
-/// `reservations` may be in `defaults` and plans.
-pub(super) fn expiries<'r>(limits: impl Iterator<Item = &'r Limit>) -> Expiries {
-    let mut all = Expiries::new();
-    for limit in limits {
-        let levels = limit.levels.iter();
-        let path = levels.map(|level| display(&level.key, level.value.as_deref()));
-        let of_limit = all.entry(path.collect()).or_default();
-        let terms = limit.amounts().map(|amount| amount.reservations);
-        of_limit.extend(terms.map(|terms| terms.map(|terms| terms.on_expiry)));
-    }
-    all
-}
-
 /// One list of actions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ActionList {
@@ -67,21 +48,10 @@ pub(super) struct ActionList {
     /// One of them counts requests in flight: it is asked again when a request has ended.
     pub(super) is_released: bool,
     /// Of its limits.
-    expiries: HashSet<Option<OnExpiry>>,
+    pub(super) expiries: Expiries,
 }
 
 impl ActionList {
-    /// Whether its hits are reserved and settled.
-    pub(super) fn is_reserved(&self) -> bool {
-        self.expiries.iter().any(Option::is_some)
-    }
-
-    /// Whether a request without a cost gives back what it has reserved; otherwise the reservation
-    /// expires.
-    pub(super) fn is_cancelled(&self) -> bool {
-        !self.expiries.contains(&Some(OnExpiry::Keep))
-    }
-
     /// Comments above it.
     pub(super) fn comments(&self) -> Vec<String> {
         let more = (self.further > 0).then(|| format!("and {} more", self.further));
@@ -113,7 +83,7 @@ impl Descriptors {
 
     /// Whether hits of one of them are reserved.
     pub(super) fn are_reserved(&self) -> bool {
-        self.all.iter().any(ActionList::is_reserved)
+        self.all.iter().any(|own| own.expiries.are_reserved())
     }
 }
 
@@ -124,7 +94,7 @@ impl Descriptors {
 pub(super) fn descriptors(
     outline: &[DescriptorTree],
     sources: &Sources,
-    expiries: &Expiries,
+    expiries: &HashMap<Vec<String>, Expiries>,
     protocol: Protocol,
 ) -> Result<Descriptors, Vec<Problem>> {
     let mut walk = DescriptorWalk {
@@ -152,7 +122,7 @@ pub(super) fn descriptors(
 
 struct DescriptorWalk<'s> {
     sources: &'s Sources,
-    expiries: &'s Expiries,
+    expiries: &'s HashMap<Vec<String>, Expiries>,
     protocol: Protocol,
     /// Of keys whose source matches values of the file.
     values: HashMap<String, KeyValues>,
@@ -258,9 +228,8 @@ impl DescriptorWalk<'_> {
         });
         let descriptor = &mut self.found.all[index];
         descriptor.is_released |= own.counts_in_flight;
-        let expiries = self.expiries.get(path).into_iter().flatten();
-        descriptor.expiries.extend(expiries);
-        if descriptor.is_reserved() && descriptor.expiries.contains(&None) {
+        descriptor.expiries.add(self.expiries.get(path));
+        if descriptor.expiries.are_mixed() {
             self.problems
                 .push(Problem::error(&own.at, messages::mixed_reservations()));
         }
@@ -361,7 +330,7 @@ impl DescriptorWalk<'_> {
         let is_many = all.len() > MOST_LISTS;
         // A peek and a reservation.
         let sent = all.filter(is_sent);
-        let sent = sent.map(|own| 1 + usize::from(own.is_reserved()));
+        let sent = sent.map(|own| 1 + usize::from(own.expiries.are_reserved()));
         let are_too_many = is_many || sent.sum::<usize>() > MOST_AT_ONCE;
         if let (true, Some(first)) = (are_too_many, outline.first()) {
             let message = messages::too_many_descriptors(MOST_AT_ONCE, MOST_LISTS);
@@ -418,13 +387,6 @@ fn is_match(action: &str) -> bool {
 
 fn entry(key: &str, value: &str) -> String {
     format!("key: {}\nvalue: {}", scalar(key), scalar(value))
-}
-
-fn display(key: &str, value: Option<&str>) -> String {
-    match value {
-        Some(value) => format!("{key}={value}"),
-        None => key.to_owned(),
-    }
 }
 
 fn named(path: &[String], own: &DescriptorTree) -> String {

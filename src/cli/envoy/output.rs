@@ -4,6 +4,7 @@
 use clap::Args;
 
 use super::descriptors::Descriptors;
+use super::reservations::RELEASE;
 use super::source::SourceKind;
 use super::sources::STREAM_ID;
 use super::yaml::{fill, indented, list, scalar};
@@ -19,10 +20,6 @@ const FILTER_OF_GATEWAY: &str = "weir";
 /// The filter that writes Envoy's own number of a request into this header and replaces what a
 /// client sends.
 const STREAM_ID_FILTER: &str = include_str!("templates/stream_id.yaml");
-
-/// The rest of a descriptor that refunds what a request has taken when it has ended.
-const RELEASE: &str =
-    "\nhits_addend:\n  number: 1\n  is_negative_hits: true\napply_on_stream_done: true";
 
 /// Where the descriptors are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -148,7 +145,14 @@ impl Asking<'_> {
             for line in own.comments() {
                 text += &format!("\n  # {line}");
             }
-            let mut add = |comment: &str, key: Option<&str>, rest: &str| {
+            let mut steps = own.expiries.steps(&self.envoy.hit_formats);
+            if steps.is_empty() {
+                let release = "the same when the request has ended";
+                let release = (release, None, RELEASE.to_owned());
+                steps.push(("", None, String::new()));
+                steps.extend(own.is_released.then_some(release));
+            }
+            for (comment, key, rest) in steps {
                 let id = SourceKind::Header(STREAM_ID.to_owned());
                 let last = key.map(|key| id.action(key, None));
                 let actions: Vec<_> = own.actions.iter().cloned().chain(last).collect();
@@ -157,23 +161,6 @@ impl Asking<'_> {
                     text += &format!("\n  # {comment}");
                 }
                 text += &format!("\n  - {}", indented(&item, 4));
-            };
-            if own.is_reserved() {
-                let [estimate, cost] = [&self.envoy.estimate, &self.envoy.cost]
-                    .map(|format| format!("\nhits_addend:\n  format: {}", scalar(format)));
-                let cost = cost + "\napply_on_stream_done: true";
-                // Without an estimate Envoy sends no reservation.
-                add("a peek", None, "\nhits_addend:\n  number: 0");
-                add("the reservation", Some("reserve"), &estimate);
-                add("the settlement, at the end", Some("settle"), &cost);
-                if own.is_cancelled() {
-                    add("the refund without a cost", Some("settle"), RELEASE);
-                }
-                continue;
-            }
-            add("", None, "");
-            if own.is_released {
-                add("the same when the request has ended", None, RELEASE);
             }
         }
         text

@@ -122,6 +122,14 @@ impl Sources {
     }
 }
 
+/// An entry as operators write it; without a value, its key.
+pub(super) fn display(key: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("{key}={value}"),
+        None => key.to_owned(),
+    }
+}
+
 fn command_line() -> Place {
     Place::named("--from")
 }

@@ -4,7 +4,8 @@
 use hashbrown::HashMap;
 use proptest::prelude::*;
 
-use super::descriptors::{Descriptors, Protocol, descriptors, expiries};
+use super::descriptors::{Descriptors, Protocol, descriptors};
+use super::reservations::by_levels;
 use super::source::KeySource;
 use super::sources::{Sources, key_source};
 use super::*;
@@ -35,7 +36,7 @@ fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors
         lines.collect::<Vec<_>>().join("\n")
     };
     let sources = Sources::try_new(&given, &[]).map_err(join_lines)?;
-    let expiries = expiries(rules.limits());
+    let expiries = by_levels(rules.limits());
     descriptors(&outline(&files, "d"), &sources, &expiries, protocol).map_err(join_lines)
 }
 
