@@ -13,11 +13,17 @@ at that instant (what exceeds the hold, at the settlement); once expired, as not
 the estimate (`keep`). It is held only if its request was admitted as a whole. It does not matter when
 or whether a check looks. A limit of 0 refuses all but settlements, which are never refused.
 
+Usage counts each hit once, when it is used for good: a cost at its settlement, the estimate of a hold that stays
+charged at its expiry, and what its id reserves later at once. A request that another limit refuses uses nothing.
+Thresholds compare what would count without the open holds. A refused check that is repeated after the named holds have
+expired is admitted if nothing else happens.
+
 Settlements are late, lost and repeated, requests are refused by other limits, and no check looks at a
 key for long. Times are whole microseconds. The same seed gives the same world.
 """
 
 import argparse
+import copy
 import random
 
 ALGORITHMS = ("fixed_window", "sliding_window_counter", "sliding_window_buckets", "sliding_window_log", "token_bucket")
@@ -34,6 +40,11 @@ MUTANTS = {
     "refused": "a request that another limit refuses keeps its holds",
     "zero": "the share of one reservation may be 0 hits",
     "late": "a settlement after the ttl is refunded",
+    "earlier": "usage has no hits of a kept hold that an earlier window counted",
+    "unused": "what a kept hold reserves after its expiry is not used",
+    "twice": "a refused request leaves the usage of what a kept hold has reserved",
+    "left": "hits that have left the window count as those of open holds",
+    "soon": "the expiry of hits that have left the window makes room",
 }
 
 
@@ -59,9 +70,10 @@ class Rule:
         self.ttl, self.most, self.keeps = ttl, most_held(limit, share), keeps
         self.hits = []  # [instant, hits, hold or None]
         self.holds = {}  # id -> {since, settled, forgotten}
+        self.direct = 0  # hits that were used without a hold
 
-    def counted(self, now):
-        """The instants of hits, and how many of each count."""
+    def counted(self, now, is_open=True):
+        """The instants of hits, and how many of each count; without open holds if not `is_open`."""
         rest = {id(hold): hold["cost"] for _, _, hold in self.hits if hold and hold["settled"] is not None}
         for instant, hits, hold in self.hits:
             if hold is None:
@@ -70,26 +82,41 @@ class Rule:
                 own = min(hits, rest[id(hold)])
                 rest[id(hold)] -= own
                 yield instant, hits if hold["kept"] else own
-            elif now < hold["until"] or self.keeps:
+            elif is_open if now < hold["until"] else self.keeps:
                 yield instant, hits
 
-    def level(self, now):
+    def level(self, now, is_open=True):
         full, level, last = self.limit * self.window, self.limit * self.window, 0
-        for instant, hits in self.counted(now):
+        for instant, hits in self.counted(now, is_open):
             level = min(full, level + (instant - last) * self.limit) - hits * self.window
             last = instant
         return min(full, level + (now - last) * self.limit)
 
-    def used(self, now):
+    def used(self, now, is_open=True):
         if self.kind == "token_bucket":
-            return -(-(self.limit * self.window - self.level(now)) // self.window)
+            return -(-(self.limit * self.window - self.level(now, is_open)) // self.window)
+        counted = list(self.counted(now, is_open))
         if self.kind == "sliding_window_counter":
             number, elapsed = divmod(now, self.window)
-            current = sum(hits for at, hits in self.counted(now) if at // self.window == number)
-            before = sum(hits for at, hits in self.counted(now) if at // self.window == number - 1)
+            current = sum(hits for at, hits in counted if at // self.window == number)
+            before = sum(hits for at, hits in counted if at // self.window == number - 1)
             return current - (-before * (self.window - elapsed) // self.window)
         first = start_of(self.kind, self.window, now)
-        return sum(hits for at, hits in self.counted(now) if at >= first)
+        return sum(hits for at, hits in counted if at >= first)
+
+    def usage(self, now):
+        """All hits that were used for good."""
+        own = {}
+        for _, hits, hold in self.hits:
+            if hold:
+                own[id(hold)] = (hold, own.get(id(hold), (hold, 0))[1] + hits)
+        total = self.direct
+        for hold, hits in own.values():
+            if hold["settled"] is not None:
+                total += max(hits, hold["cost"]) if hold["kept"] else hold["cost"]
+            elif self.keeps and now >= hold["until"]:
+                total += hits
+        return total
 
     def fits(self, now, hits):
         if self.kind == "token_bucket":
@@ -139,10 +166,15 @@ class Rule:
         if cost > own:
             self.charge(now, cost - own)
         if not hold:
+            self.direct += cost
             hold = {}
             self.holds[name] = hold
         hold.update(settled=now, cost=cost, kept=own > 0 and now >= hold["until"])
         return True
+
+    def hit(self, now, hits):
+        self.direct += hits
+        return self.charge(now, hits)
 
     def peek(self, now):
         return self.fits(now, 0)
@@ -159,6 +191,7 @@ class Store:
         self.last, self.level = 0, limit * window
         self.peaks = []  # [since, the highest level from then on], oldest first
         self.holds = {}  # id -> [kind, until, [[place, since, hits]]]
+        self.usage = 0
 
     def place(self, now):
         """Where hits of this instant are counted."""
@@ -242,6 +275,9 @@ class Store:
                 if self.mutant == "forgotten" and now >= until + self.ttl:
                     del self.holds[name]
                 elif self.keeps:
+                    has_left = self.mutant == "earlier" and self.kind == "fixed_window"
+                    is_used = [part for part in parts if not has_left or part[0] == self.place(now)]
+                    self.usage += sum(part[2] for part in is_used)
                     begin = now if self.mutant == "noticed" else until
                     hold[:2] = ["kept", begin + self.ttl]
                     if begin + self.ttl <= now:
@@ -276,8 +312,12 @@ class Store:
                 self.peaks.pop()
             self.peaks.append([now, self.level])
         part = [self.place(now), now, missing]
+        if hold and hold[0] == "kept" and self.mutant != "unused":
+            self.usage += missing
         if is_refused and self.mutant != "refused":
             self.refund_at(now, part, missing)
+            if hold and hold[0] == "kept" and self.mutant not in ("unused", "twice"):
+                self.usage -= missing
         elif hold:
             if self.mutant == "grown":
                 hold[2][0][2] += missing
@@ -300,16 +340,45 @@ class Store:
                 self.refund_at(now, part, part[2] - own)
         if rest:
             self.charge(now, rest)
+        self.usage += rest if hold and hold[0] == "kept" else cost
         self.holds[name] = ["settled", now + SETTLED, []]
         return True
 
     def hit(self, now, hits):
         self.end(now)
+        self.usage += hits
         return self.charge(now, hits)
 
     def peek(self, now):
         self.end(now)
         return self.fits(now, 0)
+
+    def open(self):
+        """The open holds, the first to expire first."""
+        return sorted((hold for hold in self.holds.values() if hold[0] == "held"), key=lambda hold: hold[1])
+
+    def settled(self, now):
+        """The hits that would count without the open holds."""
+        if self.mutant == "left":
+            return max(0, self.used(now) - sum(part[2] for hold in self.open() for part in hold[2]))
+        twin = copy.deepcopy(self)
+        for hold in twin.open():
+            for part in hold[2]:
+                twin.refund_at(now, part, part[2])
+        return twin.used(now)
+
+    def room(self, now, hits):
+        """When enough holds have expired to admit refused hits; `None` if that admits none."""
+        if self.keeps or hits > self.limit or self.fits(now, hits):
+            return None
+        twin, lacking = copy.deepcopy(self), self.used(now) + hits - self.limit
+        for hold in twin.open():
+            for part in hold[2]:
+                twin.refund_at(now, part, part[2])
+                lacking -= part[2]
+            if lacking <= 0 if self.mutant == "soon" else twin.fits(now, hits):
+                return hold[1]
+        return None
 
 
 class World:
@@ -352,17 +421,21 @@ class World:
 
     def answers(self, event):
         kind, values = event[0], event[1:]
-        rule = {"hit": self.rule.charge}.get(kind) or getattr(self.rule, kind)
-        return rule(self.now, *values), getattr(self.store, kind)(self.now, *values)
+        return tuple(getattr(side, kind)(self.now, *values) for side in (self.rule, self.store))
 
     def run(self, steps):
         """`None`, or the difference between rule and store."""
         for _ in range(steps):
-            event = self.step()
+            event, now = self.step(), self.now
             expected, answer = self.answers(event)
-            used, found = self.rule.used(self.now), self.store.used(self.now)
-            if (expected, used) != (answer, found):
-                return f"{self.terms} {event} at {self.now}: rule {expected} {used}, store {answer} {found}"
+            expected = (expected, self.rule.used(now), self.rule.used(now, False), self.rule.usage(now))
+            answer = (answer, self.store.used(now), self.store.settled(now), self.store.usage)
+            if expected != answer:
+                return f"{self.terms} {event} at {now}: rule {expected}, store {answer}"
+            hits = self.limit // 2
+            room = self.store.room(now, hits)
+            if room is not None and not self.rule.fits(room, hits):
+                return f"{self.terms} {event} at {now}: no room for {hits} at {room}"
         return None
 
 
@@ -383,15 +456,16 @@ def mutants():
 
 def vectors(worlds):
     print("# Written by holds.py: steps of keys with reservations, with what the rule answers.")
-    print("# world: algorithm, limit, window, ttl, max_share, keeps; step: time, event, allowed, used.")
+    print("# world: algorithm, limit, window, ttl, max_share, keeps.")
+    print("# step: time, event, allowed, used, used without open holds, usage.")
     for seed in range(worlds):
         world = World(seed)
         print("world", *world.terms[:5], int(world.terms[5]))
         for _ in range(60):
             event = world.step()
-            allowed, _ = world.answers(event)
+            (allowed, _), (rule, now) = world.answers(event), (world.rule, world.now)
             values = [int(value) for value in event[1:]]
-            print(world.now, event[0], *values, int(allowed), world.rule.used(world.now))
+            print(now, event[0], *values, int(allowed), rule.used(now), rule.used(now, False), rule.usage(now))
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ fn steps_answer_as_the_rule_of_the_model() {
             _ => key.step(Purpose::Plain, 0).0.allowed,
         };
         let found = (u64::from(allowed), key.used());
-        let expected = (number(words.len() - 2), number(words.len() - 1));
+        let expected = (number(words.len() - 4), number(words.len() - 3));
         assert_eq!(found, expected, "{line}: {:?}", key.limit);
         steps += 1;
     }
