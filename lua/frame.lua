@@ -42,7 +42,7 @@
 --   - A failed check has minus the number of its error line.
 -- With a given time, the text goes on with a number per check: the ticks for which the state must
 -- be kept, or -1 if it did not change. If usage is recorded, four numbers per row of ARGV[7]
--- follow; if hits can be reserved, five numbers per row of ARGV[10]. The text ends with the
+-- follow; if hits can be reserved, ten numbers per row of ARGV[10]. The text ends with the
 -- indices of checks that only peeked, because they were allowed and their request was not.
 --
 -- All keys are read and stepped before the first write, so an aborted call has written nothing,

@@ -16,12 +16,12 @@
 -- number of the current window of a fixed window; the largest charge of the limit; the requested
 -- hits; the id.
 --
--- The reply has nine numbers for each row: the outcome, by its number in Rust; the hits of the step
--- on the counter; the hits that a settlement gave back; the hits that the id holds, or that were
--- released; the milliseconds since the hold was made; the number of expired holds; the hits of open
--- holds; those that the counter counts for good since this step; the microseconds
--- until holds expire that make room for refused hits, or
--- 0. They are zeros if the check failed.
+-- The reply has ten numbers for each row: the outcome, by its number in Rust; the hits of expired
+-- holds that are used for good since this step; the hits of the step on the counter; the hits that
+-- a settlement gave back; the hits that the id holds, or that were released; the milliseconds since
+-- the hold was made; the number of expired holds; the hits of open holds; those that the counter
+-- counts for good since this step; the microseconds until holds expire that make room for refused
+-- hits, or 0. They are zeros if the check failed.
 --
 -- A step writes its set and its hash at once, after everything that may fail was read. What it adds
 -- is written before anything is removed, because a key without members could not be written while
@@ -29,19 +29,19 @@
 
 -- The keys of the checks alone, if there are others.
 local checked
--- By the index of a check: the hits that usage records, and whether the check has newly reserved
--- some. effects() returns this part of the reply.
-local counted, reserved, effects
+-- By the index of a check: the hits that usage records, those of expired holds in addition to them,
+-- and whether the check has newly reserved some. effects() returns this part of the reply.
+local counted, kept_hits, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
-  local ROW_SIZE, EFFECT_SIZE = 62, 9 * 8
+  local ROW_SIZE, EFFECT_SIZE = 62, 10 * 8
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do
     local index, pair = unpack('<HH', entries, at)
     at_index[index], pairs_of_keys = at, math.max(pairs_of_keys, pair)
   end
-  counted, reserved = {}, {}
+  counted, kept_hits, reserved = {}, {}, {}
   local keys_before = #KEYS - 2 * pairs_of_keys
   checked = { list(KEYS, 1, keys_before) }
 
@@ -456,7 +456,7 @@ if steps[82] then -- 'R'
       -- stay charged, and those of them that the counter counts: hits of an earlier fixed window
       -- count no more.
       local function end_expired(check, expired, stored, before)
-        local added, removed, released, ended, count, kept_hits, settled = {}, {}, {}, {}, 0, 0, 0
+        local added, removed, released, ended, count, charged, settled = {}, {}, {}, {}, 0, 0, 0
         for position = 1, #expired do
           local name, value = expired[position], stored[before + position]
           local hold = value and hold_of(value)
@@ -472,7 +472,7 @@ if steps[82] then -- 'R'
             end
           end
           if hold and hold.keeps == 1 then
-            kept_hits = kept_hits + hold.hits
+            charged = charged + hold.hits
             hold.kind, hold.life = 1, forgotten_at(hold)
             added[name] = hold.life > now and hold.members == 0 and hold or nil
           end
@@ -484,7 +484,7 @@ if steps[82] then -- 'R'
         forget(check.order, 1, removed)
         forget(check.order, 3, removed)
         write(check, added, removed)
-        return added, removed, count, kept_hits, settled
+        return added, removed, count, charged, settled
       end
 
       -- Adds hits of a hold to its group, or takes them off, with so many holds more or less.
@@ -585,10 +585,10 @@ if steps[82] then -- 'R'
       end
       local peaks = check.peaks or {}
 
-      local added, removed, ended, kept_hits, settled = {}, {}, 0, 0, 0
+      local added, removed, ended, charged, settled = {}, {}, 0, 0, 0
       if expired[1] then
         many = define_many()
-        added, removed, ended, kept_hits, settled =
+        added, removed, ended, charged, settled =
           many.end_expired(check, expired, stored, before)
       end
       local hold = added[id]
@@ -750,11 +750,13 @@ if steps[82] then -- 'R'
       end
       local used = purpose == 0 and hits or (outcome == 3 or outcome == 11) and stepped
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
-      counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
+      charged = min(charged, 9007199254740992)
+      counted[index], kept_hits[index] = used, charged
+      reserved[index] = outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       local age = held > 0 and floor(max(0, now - hold.since) / 1000) or 0
-      results[index] = struct.pack('<ddddddddd', outcome, stepped, returned, held, age, ended, open,
-        min(settled, 9007199254740992), room)
+      results[index] = struct.pack('<dddddddddd', outcome, charged, stepped, returned, held, age,
+        ended, open, min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end
   end

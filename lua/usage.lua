@@ -146,9 +146,10 @@ if steps[85] then -- 'U'
     for at = 1, #entries, ENTRY_SIZE do
       local index, number, limit, hits, refused = unpack(ENTRY, entries, at)
       hits = counted and counted[index] or hits
+      local charged = kept_hits and kept_hits[index] or 0
       -- A subject is listed from its first reservation on.
       local is_recorded = index == 0
-        or ((hits ~= 0 or reserved and reserved[index])
+        or ((hits ~= 0 or charged ~= 0 or reserved and reserved[index])
           and allowed[index] ~= nil
           and not has_failed(index))
       local record = records[number]
@@ -169,6 +170,14 @@ if steps[85] then -- 'U'
             min(record[ASKED] + hits, MOST), min(record[REFUSED] + refused, MOST)
           record[OPEN] = min(record[OPEN] + hits, MOST_IN_BUCKET)
           record[OPEN + 1] = min(record[OPEN + 1] + refused, MOST_IN_BUCKET)
+        end
+        if charged ~= 0 then
+          -- Hits of holds that stay charged are none of the refused ones.
+          local used, given = max(0, charged), max(0, -charged)
+          record[ASKED], record[GIVEN] =
+            min(record[ASKED] + used, MOST), min(record[GIVEN] + given, MOST)
+          record[OPEN], record[OPEN + 2] = min(record[OPEN] + used, MOST_IN_BUCKET),
+            min(record[OPEN + 2] + given, MOST_IN_BUCKET)
         end
         if index ~= 0 then
           record[LAST] = max(record[LAST], now)

@@ -62,11 +62,24 @@ impl Effect {
         }
     }
 
-    /// The hits that a check has used for good, of which so many were requested.
+    /// The hits that a check has used for good, or that were refused, of which so many were
+    /// requested; without those of holds that have expired.
+    #[inline]
+    pub fn own_use(&self, requested: i64, allowed: bool) -> i64 {
+        match self {
+            Self::Hold(change) => change.own_use(requested, allowed),
+            _ => requested,
+        }
+    }
+
+    /// The same, with those of holds that have expired and stay charged.
     #[inline]
     pub fn used_by(&self, requested: i64, allowed: bool) -> i64 {
         match self {
-            Self::Hold(change) => change.used_by(requested, allowed),
+            Self::Hold(change) => {
+                let own = change.own_use(requested, allowed);
+                own.saturating_add(change.kept)
+            }
             _ => requested,
         }
     }

@@ -93,10 +93,14 @@ impl NewHolds {
                 };
             }
         }
-        let nothing = HoldChange::of(Outcome::Undone);
         for (index, effect) in &mut decisions.effects {
-            if self.picked.contains(index) {
-                *effect = Effect::Hold(nothing);
+            if let Some(at) = self.picked.iter().position(|picked| picked == index) {
+                let undone = answers.get(at).map(|answer| answer.effect.hold());
+                let (reserved, undone) = (effect.hold(), undone.unwrap_or_default());
+                // The holds of others that have expired in both steps stay charged.
+                let kept = reserved.kept.saturating_add(undone.kept);
+                let undone = HoldChange::of(Outcome::Undone);
+                *effect = Effect::Hold(HoldChange { kept, ..undone });
             }
         }
         answers.iter().all(|answer| answer.verdict.is_ok())

@@ -178,10 +178,13 @@ pub struct HoldChange {
     pub open: u64,
     /// The hits that the counter counts for good since this step: of costs, and of kept holds.
     pub settled: u64,
+    /// The hits that are used for good since this step, in addition to those of its check: of holds
+    /// that have expired and stay charged, also if the counter counts them no more.
+    pub kept: i64,
 }
 
 const _: () = assert!(
-    size_of::<HoldChange>() == 48,
+    size_of::<HoldChange>() == 56,
     "it is a part of every answer"
 );
 
@@ -207,15 +210,16 @@ impl HoldChange {
         }
     }
 
-    /// The hits that a check has used for good, of which so many were requested: what is reserved
-    /// is not used, a settlement uses its cost, and so does a hold that stays charged.
-    pub fn used_by(&self, requested: i64, allowed: bool) -> i64 {
-        let settled = self.settled.cast_signed();
+    /// The hits that a check has used for good, or that were refused, of which so many were
+    /// requested: what is reserved is not used, and a settlement uses its cost. Without
+    /// [`HoldChange::kept`].
+    pub fn own_use(&self, requested: i64, allowed: bool) -> i64 {
         match self.outcome {
-            Outcome::Plain => requested.saturating_add(settled),
-            Outcome::Matched | Outcome::Unknown => requested.max(settled),
-            Outcome::Refused if !allowed => self.stepped.cast_signed().saturating_add(settled),
-            _ => settled,
+            Outcome::Plain => requested,
+            Outcome::Matched | Outcome::Unknown => requested.max(0),
+            Outcome::Refused if allowed => 0,
+            Outcome::Refused | Outcome::MatchedLate => self.stepped.cast_signed(),
+            _ => 0,
         }
     }
 
@@ -367,6 +371,7 @@ impl Key<'_> {
             }
             let own = counted(self.limit, &hold.parts, now);
             change.settled = change.settled.saturating_add(own);
+            change.kept = change.kept.saturating_add_unsigned(hold.hits());
             (hold.kind, hold.until) = (Kind::Kept, hold.forgotten());
             if hold.until > now && hold.members == 0 {
                 self.set(id, hold);
@@ -622,6 +627,7 @@ impl Reservations {
         let change = HoldChange {
             expired: ended.expired,
             settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
+            kept: ended.kept.min(LARGEST_COUNT.cast_signed()),
             ..change
         };
         let room_after = holds.room_for(limit, hits, &verdict, &change, at.now);

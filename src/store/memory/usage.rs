@@ -15,7 +15,7 @@ use crate::core::answer::Answer;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Micros;
-use crate::core::usage::{Hits, Order, Page, Record, Top, Tracked, Tracking};
+use crate::core::usage::{Hits, MOST_IN_TOTAL, Order, Page, Record, Top, Tracked, Tracking};
 use crate::limits::plan::features::usage;
 use crate::limits::plan::{Checks, key};
 use crate::limits::rules::Commit;
@@ -80,11 +80,13 @@ impl UsageRecords {
         for (index, tracked) in checks.all_tracked() {
             let Answer { verdict, effect } = answers[index.0];
             let Ok(verdict) = verdict else { continue };
-            let used = effect.used_by(checks[index].hits, verdict.allowed);
-            let hits = Hits::of_check(used, verdict.allowed || effect.hold().outcome.ends());
+            let hold = effect.hold();
+            let own = effect.own_use(checks[index].hits, verdict.allowed);
+            let own = Hits::of_check(own, verdict.allowed || hold.outcome.ends());
+            let hits = own.plus(Hits::of_check(hold.kept, true), MOST_IN_TOTAL);
             let is_undone = is_refused && verdict.allowed && !checks.is_apart(index);
             // A subject is listed from its first hold on.
-            if !(hits.is_none() && !effect.hold().is_new() || is_undone) {
+            if !(hits.is_none() && !hold.is_new() || is_undone) {
                 usage::write_key(checks.key(&checks[index]), &mut key);
                 self.record(&key, tracked, now, hits);
             }

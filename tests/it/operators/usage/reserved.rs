@@ -23,6 +23,9 @@ descriptors:
   - key: released
     rate_limit: { unit: year, requests_per_unit: 1000000, track_usage: true, \
         reservations: { ttl: 1s } }
+  - key: window
+    rate_limit: { unit: second, requests_per_unit: 1000, track_usage: true, \
+        reservations: { ttl: 2s, on_expiry: keep } }
   - key: closed
     rate_limit: { unit: year, requests_per_unit: 0 }
 ",
@@ -170,6 +173,22 @@ async fn assert_reads_lose_no_usage(weir: &Weir, client: &mut Client) {
     );
 }
 
+/// A hold that stays charged is used, also if its window has ended before a check looks.
+async fn assert_hits_of_earlier_windows_are_shown(weir: &Weir, client: &mut Client) {
+    let key = [("window", "a"), ("reserve", "1")];
+    call(client, &[(&key, 400)]).await;
+    tokio::time::sleep(std::time::Duration::from_millis(2_050)).await;
+    let series = "ratelimit_service_rate_limit_total_hits{domain=\"llm\",key1=\"window\"}";
+    let refused: &[(&str, &str)] = &[("closed", "x")];
+    // The request that ends the hold is refused.
+    let other = [("window", "a"), ("reserve", "2")];
+    call(client, &[(&other, 10), (refused, 1)]).await;
+    let found = numbers(weir, "count?domain=llm&entry=window%3Da&since=1h", &["hits"]);
+    let metric = eventually_async(|| (weir.metric(series) == Some(400.0)).then_some(()));
+    assert!(metric.await.is_some(), "{:?}", weir.metric(series));
+    assert_eq!(found, [json!(400)]);
+}
+
 #[tokio::test]
 async fn usage_shows_costs_and_not_estimates() {
     let redis = RedisServer::start();
@@ -181,5 +200,6 @@ async fn usage_shows_costs_and_not_estimates() {
         assert_costs_are_shown(&weir, client).await;
         assert_expired_holds_are_shown(&weir, client).await;
         assert_reads_lose_no_usage(&weir, client).await;
+        assert_hits_of_earlier_windows_are_shown(&weir, client).await;
     }
 }

@@ -18,8 +18,8 @@ use crate::store::redis::wire::call::{
 };
 use crate::store::redis::wire::request::Request;
 
-/// Bytes of the change of a hold: nine numbers.
-const CHANGE_BYTES: usize = 9 * NUMBER_BYTES;
+/// Bytes of the change of a hold: ten numbers.
+const CHANGE_BYTES: usize = 10 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
     script: include_str!("../../../../../../lua/reservations.lua"),
@@ -121,6 +121,7 @@ fn change(packed: &[u8]) -> Option<(HoldChange, Span)> {
     let mut numbers = numbers(packed).map(integer);
     let mut number = || numbers.next().flatten();
     let outcome = usize::try_from(number()?).ok()?;
+    let kept = number()?;
     let mut count = || u64::try_from(number()?).ok();
     let change = HoldChange {
         outcome: *Outcome::ALL.get(outcome)?,
@@ -131,6 +132,7 @@ fn change(packed: &[u8]) -> Option<(HoldChange, Span)> {
         expired: u16::try_from(count()?).unwrap_or(u16::MAX),
         open: count()?,
         settled: count()?,
+        kept,
     };
     Some((change, Span::from_micros(count()?)))
 }
