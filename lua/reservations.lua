@@ -601,6 +601,7 @@ if steps[82] then -- 'R'
         hold = nil
       end
       local is_open = hold and (kind == 0 or kind == 3 and hold.life > now)
+      local is_late = hold and kind ~= 2 and not is_open
 
       -- The hits of the step, how many of them the reply names, and the hits that the step follows.
       local outcome, stepped, returned, wanted, missing = 0, 0, 0, 0, 0
@@ -651,6 +652,14 @@ if steps[82] then -- 'R'
           if kind == 3 then
             many = many or define_many()
             many.regroup(check, added, removed, hold, {}, parts, hold[1] and 0 or -1)
+          end
+          if is_late then
+            charged = charged - released
+          end
+          if is_late and code == 84 and released > 0 then -- 'T'
+            -- Its peaks have ended: as if it were made now.
+            parts = { { bucket.begin(check), released } }
+            gone = parts
           end
           returned = refund(check, parts)
           if peaks[1] then
@@ -718,8 +727,13 @@ if steps[82] then -- 'R'
           local width = max(1, floor(ttl / 256))
           hold.kind, hold.life = 3, math.ceil(hold.life / width) * width
         end
+        if is_late then
+          -- No settlement and no expiry uses them.
+          settled, charged = settled + stepped, charged + stepped
+        end
         if code == 84 then -- 'T'
-          place = bucket.begin(check)
+          -- Only an undo, which begins a peak, could end the peak of an expired hold.
+          place = is_late and now or bucket.begin(check)
         elseif code == 67 then -- 'C'
           _, place = unpack('<dd', states[slot])
         elseif code ~= 70 then -- 'F'
@@ -728,7 +742,7 @@ if steps[82] then -- 'R'
         local last = hold[#hold]
         if last and last[1] == place then
           last[2] = last[2] + stepped
-          if peaks[1] then
+          if peaks[1] and not is_late then
             bucket.end_parts(peaks, { last })
           end
         else
@@ -750,7 +764,7 @@ if steps[82] then -- 'R'
       end
       local used = purpose == 0 and hits or (outcome == 3 or outcome == 11) and stepped
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
-      charged = min(charged, 9007199254740992)
+      charged = max(-9007199254740992, min(charged, 9007199254740992))
       counted[index], kept_hits[index] = used, charged
       reserved[index] = outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0

@@ -19,8 +19,8 @@
 //! - Settle (`m` hits; negative hits count as 0): ends the hold, gives back what exceeds `m`, and
 //!   counts what `m` exceeds it by, as debt if the limit refuses it. An id without a hold counts
 //!   `m`. The same id again counts nothing for [`SETTLED_LIFE`].
-//! - A hold that expired and is kept is known for another `ttl`: its settlement counts only what
-//!   exceeds it.
+//! - A hold that expired and is kept is known for another `ttl`: what its id reserves then is used
+//!   at once, and its settlement counts only what exceeds it.
 //!
 //! The twin is `lua/reservations.lua`.
 
@@ -29,7 +29,7 @@ pub mod peaks;
 mod tally;
 pub mod terms;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 pub use self::holds::{BAND, HeldHits, Hold, Holds, Kind};
 use self::holds::{counted, place_of};
@@ -66,6 +66,9 @@ pub const MOST_FORGOTTEN: usize = 100;
 
 /// The most hits of a reservation or a settlement: numbers up to here are exact in Lua.
 const MOST_HITS: i64 = MAX_SAFE_INTEGER.cast_signed();
+
+/// The most hits of [`HoldChange::kept`].
+const LARGEST_KEPT: i64 = LARGEST_COUNT.cast_signed();
 
 /// `retry_after` of a reservation that is refused because the key has [`MOST_IDS`].
 const RETRY: Span = Span::from_secs(1);
@@ -179,7 +182,8 @@ pub struct HoldChange {
     /// The hits that the counter counts for good since this step: of costs, and of kept holds.
     pub settled: u64,
     /// The hits that are used for good since this step, in addition to those of its check: of holds
-    /// that have expired and stay charged, also if the counter counts them no more.
+    /// that have expired and stay charged, also if the counter counts them no more. Negative if the
+    /// refused reservation of such a hold was given back.
     pub kept: i64,
 }
 
@@ -412,6 +416,7 @@ impl Key<'_> {
             self.holds.forget(Kind::Grouped, now);
         }
         let is_settled = hold.kind == Kind::Settled;
+        let is_late = !is_settled && !hold.is_open(now);
         let mut missing = match is_settled {
             true => 0,
             false => wanted.saturating_sub(hold.hits()),
@@ -440,7 +445,12 @@ impl Key<'_> {
             }
             self.set(id, hold.clone());
         }
-        (verdict, hold.change(outcome, missing, now))
+        let mut change = hold.change(outcome, missing, now);
+        if is_late && change.is_new() {
+            // No settlement and no expiry uses them.
+            (change.settled, change.kept) = (missing, missing.cast_signed());
+        }
+        (verdict, change)
     }
 
     /// Whether a further hold is one of a group: an expiry of its own would make the step that ends
@@ -463,7 +473,10 @@ impl Key<'_> {
 
     /// Adds hits to a hold that the counter has just counted. Returns them with their place.
     fn add(&mut self, hold: &mut Hold, hits: u64) -> Part {
+        let is_open = hold.is_open(self.at.now);
         let place = match self.level() {
+            // Only an undo, which begins a peak, could end the peak of an expired hold.
+            Some(_) if !is_open => self.at.now.0,
             Some((level, per_hit)) => {
                 self.holds.peaks.per_hit = per_hit;
                 self.holds.peaks.begin(self.at.now.0, level)
@@ -473,7 +486,9 @@ impl Key<'_> {
         match hold.parts.last_mut() {
             Some(last) if last.place == place => {
                 last.hits += hits;
-                self.holds.end_parts(&mut [*last]);
+                if is_open {
+                    self.holds.end_parts(&mut [*last]);
+                }
             }
             _ => hold.parts.push(Part { place, hits }),
         }
@@ -502,9 +517,19 @@ impl Key<'_> {
                 let ended = -i64::from(hold.parts.is_empty());
                 self.holds.regroup(&hold, &[], &parts, ended);
             }
+            let is_open = hold.is_open(now);
+            if !is_open {
+                change.kept = -change.held.cast_signed();
+            }
+            if let (false, 1.., Some((level, per_hit))) = (is_open, change.held, self.level()) {
+                // Its peaks have ended: as if it were made now.
+                self.holds.peaks.per_hit = per_hit;
+                let place = self.holds.peaks.begin(now.0, level);
+                parts = smallvec![Part { place, hits: change.held }];
+            }
             change.returned = self.refund_at(&mut parts);
             let is_left = |part: &Part| hold.parts.iter().any(|left| left.place == part.place);
-            parts.retain(|part| !is_left(part));
+            parts.retain(|part| !(is_open && is_left(part)));
             self.holds.end_parts(&mut parts);
             if hold.parts.is_empty() {
                 self.holds.remove(id);
@@ -627,7 +652,7 @@ impl Reservations {
         let change = HoldChange {
             expired: ended.expired,
             settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
-            kept: ended.kept.min(LARGEST_COUNT.cast_signed()),
+            kept: (change.kept.saturating_add(ended.kept)).clamp(-LARGEST_KEPT, LARGEST_KEPT),
             ..change
         };
         let room_after = holds.room_for(limit, hits, &verdict, &change, at.now);

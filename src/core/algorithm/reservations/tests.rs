@@ -100,7 +100,7 @@ fn algorithm(name: &str, limit: u64, window: Span) -> Algorithm {
 #[test]
 fn steps_answer_as_the_rule_of_the_model() {
     let mut key: Option<Key> = None;
-    let mut steps = 0;
+    let (mut steps, mut usage) = (0, 0_i64);
     for line in include_str!("../../../../tests/vectors/holds.txt").lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
@@ -112,31 +112,32 @@ fn steps_answer_as_the_rule_of_the_model() {
                 let mut terms = terms(number(4) / SECOND, on_expiry);
                 terms.max_share = number(5) as u8;
                 *key = Some(Key::new(limit, terms));
+                usage = 0;
                 continue;
             }
             (_, key) => key.as_mut().expect("a world"),
         };
         key.now = number(0);
         let id = |at: usize| RequestId::of(words[at].as_bytes());
-        let allowed = match words[1] {
-            "reserve" => {
-                let (verdict, change) = key.step(Purpose::Reserve(id(2)), number(3) as i64);
-                if words[4] == "1" && change.is_new() {
-                    let before = change.held - change.stepped;
-                    key.step(Purpose::Undo(id(2)), before.cast_signed());
-                }
-                verdict.allowed
-            }
-            "settle" => {
-                let purpose = Purpose::Settle(id(2));
-                key.step(purpose, number(3) as i64).0.allowed
-            }
-            "hit" => key.step(Purpose::Plain, number(2) as i64).0.allowed,
-            _ => key.step(Purpose::Plain, 0).0.allowed,
+        let (purpose, hits) = match words[1] {
+            "reserve" => (Purpose::Reserve(id(2)), number(3) as i64),
+            "settle" => (Purpose::Settle(id(2)), number(3) as i64),
+            "hit" => (Purpose::Plain, number(2) as i64),
+            _ => (Purpose::Plain, 0),
         };
-        let found = (u64::from(allowed), key.used());
-        let expected = (number(words.len() - 4), number(words.len() - 3));
-        assert_eq!(found, expected, "{line}: {:?}", key.limit);
+        let (verdict, change) = key.step(purpose, hits);
+        usage += change.kept;
+        if change.outcome != Outcome::Refused {
+            usage += change.own_use(hits, verdict.allowed);
+        }
+        if words[1] == "reserve" && words[4] == "1" && change.is_new() {
+            let before = change.held - change.stepped;
+            let undone = key.step(Purpose::Undo(id(2)), before.cast_signed());
+            usage += undone.1.kept;
+        }
+        let found = (u64::from(verdict.allowed), key.used(), usage);
+        let [allowed, used, _, all] = [4, 3, 2, 1].map(|last| number(words.len() - last));
+        assert_eq!(found, (allowed, used, all as i64), "{line}: {:?}", key.limit);
         steps += 1;
     }
     assert!(steps > 1_000);
@@ -212,6 +213,30 @@ fn a_refused_reservation_leaves_the_id_its_hits_of_before() {
         }
         assert_eq!((key.release(1, 120), key.used()), (outcome, 120));
     }
+}
+
+/// Nothing ends the hold again: what its id reserves after the expiry is used at once, and no peak
+/// of a bucket waits for its end.
+#[test]
+fn what_a_kept_id_reserves_is_used_at_once() {
+    let bucket = algorithm("token_bucket", 1_000, Span::from_secs(1_000_000));
+    let mut key = Key::new(bucket, terms(10, OnExpiry::Keep));
+    key.reserve(1, 100);
+    key.now += 11 * SECOND;
+    assert_eq!(key.step(Purpose::Plain, 0).1.kept, 100);
+    key.reserve(2, 100);
+    let more = key.step(Purpose::Reserve(RequestId::of(&[1])), 150).1;
+    assert_eq!((more.outcome, more.held), (Outcome::Held, 150));
+    assert_eq!((more.settled, more.kept), (50, 50));
+    let open = key.holds().peaks.clone();
+    for kept in [-50, 0] {
+        let undone = key.step(Purpose::Undo(RequestId::of(&[1])), 100).1;
+        assert_eq!((undone.kept, key.used()), (kept, 200));
+        assert_eq!(key.holds().peaks, open, "the open hold has its peak");
+    }
+    key.release(2, 0);
+    assert_eq!(key.used(), 100);
+    assert!(key.holds().peaks.list.is_empty());
 }
 
 #[test]
