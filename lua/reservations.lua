@@ -29,8 +29,8 @@
 
 -- The keys of the checks alone, if there are others.
 local checked
--- By the index of a check: the hits that usage records, those of expired holds in addition to them,
--- and whether the check has newly reserved some. effects() returns this part of the reply.
+-- By the index of a check: the hits that usage records, in addition the hits of expired holds, and
+-- whether the check has newly reserved some. effects() returns this part of the reply.
 local counted, kept_hits, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
@@ -386,6 +386,66 @@ if steps[82] then -- 'R'
       return returned
     end
 
+    -- Returns a function that adds the hits of parts, and returns how many of all added ones the
+    -- counter counts: the difference that they make to its use.
+    local function counting(check)
+      local code, state, min, max = check.code, states[check.slot], math.min, math.max
+      if code == 84 then -- 'T'
+        local peaks, unit, full, given = check.peaks, check.e, check.c * check.e, 0
+        local denied, _, _, level = check.count_denied, bucket.bucket_at(check)
+        local most = check.c + (denied - denied % 2) / 2 * check.c
+        return function(parts)
+          for position = 1, #parts do
+            local low, high, place = 1, #peaks + 1, parts[position][1]
+            while low < high do
+              local middle = floor((low + high) / 2)
+              if peaks[middle][1] <= place then
+                low = middle + 1
+              else
+                high = middle
+              end
+            end
+            local highest = max(level, low > 1 and peaks[low - 1][2] or level) + given
+            given = given + max(0, min(min(parts[position][2], most) * unit, full - highest))
+          end
+          return math.ceil((full - level) / unit) - math.ceil((full - level - given) / unit)
+        end
+      end
+      local first, last, hits, before, most, previous, passed = 1, 0, 0, 0, math.huge, 0, 0
+      if code == 70 then -- 'F'
+        first, last = check.window, check.window
+      elseif state and code == 67 then -- 'C'
+        local _, number
+        _, number, most, previous = windows_at(check, state)
+        first, last, passed = number, number, max(0, check.present - number * check.b)
+      elseif state and code ~= 67 then -- 'C'
+        local scale, window = code == 76 and 1 or check.c, check.b -- 'L'
+        local newest, span = state.newest, math.ceil(window / scale) * scale
+        if code == 76 then -- 'L'
+          newest, span = state.tip, window
+        end
+        if newest * scale - check.present <= span then
+          first, last = floor((max(check.present, newest * scale) - window + 1) / scale), math.huge
+        end
+      end
+      return function(parts)
+        for position = 1, #parts do
+          local place, own = parts[position][1], parts[position][2]
+          if first <= place and place <= last then
+            hits = hits + own
+          elseif place == first - 1 then
+            before = before + own
+          end
+        end
+        if previous == 0 then
+          return min(hits, most)
+        end
+        local rest = max(0, previous - before)
+        return min(hits, most) + previous - rest
+          - product(previous, passed, check.b) + product(rest, passed, check.b)
+      end
+    end
+
     -- Returns the parts that only refused hits and thresholds need.
     local function define_rooms()
       -- The hits that count in a state or in a row, rounded up.
@@ -404,10 +464,10 @@ if steps[82] then -- 'R'
         return math.ceil((check.c * check.e - level) / check.e)
       end
 
-      -- The hits of open holds, of a fixed window those in its current one; and the time until so
-      -- many of those that do not stay charged have expired that `asked` hits have room, or 0.
+      -- The hits of open holds that the counter counts, and the time until so many of those that do
+      -- not stay charged have expired that `asked` hits have room, or 0.
       return function(check, asked, is_refused, is_shown)
-        local open, room, lacking = 0, 0, 0
+        local room, lacking, open, add = 0, 0, {}, nil
         local capacity = check.code == 84 and check.c or check.a -- 'T'
         if is_refused and asked <= capacity then
           lacking = used_of(check) + math.max(0, asked) - capacity
@@ -420,16 +480,15 @@ if steps[82] then -- 'R'
         local stored = ids[1] and values_of(check.values, ids) or {}
         for position = 1, #stored do
           local hold = stored[position] and hold_of(stored[position]) or { hits = 0 }
-          for part = 1, #hold do
-            local is_counted = check.code ~= 70 or hold[part][1] == check.window -- 'F'
-            open = open + (is_counted and hold[part][2] or 0)
+          for part = 1, is_shown and #hold or 0 do
+            open[#open + 1] = hold[part]
           end
-          if lacking > 0 and hold.keeps == 0 then
-            lacking = lacking - hold.hits
-            room = lacking <= 0 and hold.life - now or 0
+          if lacking > 0 and room == 0 and hold.keeps == 0 then
+            add = add or counting(check)
+            room = add(hold) >= lacking and hold.life - now or 0
           end
         end
-        return is_shown and open or 0, room
+        return open[1] and counting(check)(by_place(open)) or 0, room
       end
     end
 
@@ -456,20 +515,16 @@ if steps[82] then -- 'R'
       -- stay charged, and those of them that the counter counts: hits of an earlier fixed window
       -- count no more.
       local function end_expired(check, expired, stored, before)
-        local added, removed, released, ended, count, charged, settled = {}, {}, {}, {}, 0, 0, 0
+        local added, removed, released, staying, ended, count, charged = {}, {}, {}, {}, {}, 0, 0
         for position = 1, #expired do
           local name, value = expired[position], stored[before + position]
           local hold = value and hold_of(value)
           removed[name] = true
           count = count + math.max(1, hold and hold.members or 0)
           for part = 1, hold and #hold or 0 do
-            local place, hits = hold[part][1], hold[part][2]
             ended[#ended + 1] = hold[part]
-            if hold.keeps ~= 1 then
-              released[#released + 1] = hold[part]
-            elseif check.code ~= 70 or place == check.window then -- 'F'
-              settled = settled + hits
-            end
+            local all = hold.keeps == 1 and staying or released
+            all[#all + 1] = hold[part]
           end
           if hold and hold.keeps == 1 then
             charged = charged + hold.hits
@@ -478,6 +533,7 @@ if steps[82] then -- 'R'
           end
         end
         refund(check, released)
+        local settled = staying[1] and counting(check)(by_place(staying)) or 0
         if check.peaks and check.peaks[1] then
           bucket.end_parts(check.peaks, by_place(ended))
         end
@@ -672,14 +728,14 @@ if steps[82] then -- 'R'
       elseif kind == 2 and hold then
         outcome, hold = 9, nil
       else
-        local rest = max(asked, 0)
+        local cost = max(asked, 0)
+        local rest = cost
         outcome = not hold and 8 or is_open and 7 or 11
+        local costs = {}
         for position = 1, hold and #hold or 0 do
           local place, own = hold[position][1], min(hold[position][2], rest)
           rest = rest - own
-          if is_open and (code ~= 70 or place == window) then -- 'F'
-            settled = settled + own
-          end
+          costs[position] = { place, own }
           if own < hold[position][2] then
             parts[#parts + 1] = { place, hold[position][2] - own }
           end
@@ -690,6 +746,7 @@ if steps[82] then -- 'R'
             many.regroup(check, added, removed, hold, {}, hold, -1)
           end
           returned = refund(check, parts)
+          settled = settled + (cost > 0 and counting(check)(costs) or 0)
           if peaks[1] then
             bucket.end_parts(peaks, by_place({ list(hold) }))
           end

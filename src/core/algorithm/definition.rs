@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::{
     Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Part, Spec, State, TABLE, Terms,
-    dispatch, ticks,
+    dispatch, part::CountedPlaces, ticks,
 };
 use crate::core::time::{Micros, Period, Span, Tick};
 use crate::core::verdict::Verdict;
@@ -77,6 +77,12 @@ pub trait Definition {
     /// state still had. Only of algorithms whose hits can be held.
     fn refund_at(&self, state: Option<State>, _: Arrival, _: &[Part]) -> (Option<State>, u64) {
         (state, 0)
+    }
+
+    /// The places whose hits a state counts at this time. Only of algorithms whose hits can be held,
+    /// but for a token bucket.
+    fn counted_places(&self, _: Option<&State>, _: Arrival) -> CountedPlaces {
+        CountedPlaces::NONE
     }
 
     /// Hits per window.

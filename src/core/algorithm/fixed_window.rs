@@ -5,6 +5,7 @@
 //! the plain `INCRBY` of `store/redis/batch.rs`.
 
 use super::definition::Definition;
+use super::part::CountedPlaces;
 use super::{
     Arrival, Debt, LARGEST_COUNT, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms,
 };
@@ -111,6 +112,11 @@ impl Definition for FixedWindow {
         let less = Part::hits_at(parts, window).min(count);
         let count = count - less;
         (Some(State::FixedWindow { window, count }), less)
+    }
+
+    fn counted_places(&self, _: Option<&State>, at: Arrival) -> CountedPlaces {
+        let number = self.number(at.now);
+        CountedPlaces::all(number..=number)
     }
 
     fn limit(&mut self) -> &mut u64 {

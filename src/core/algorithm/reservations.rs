@@ -24,6 +24,7 @@
 //!
 //! The twin is `lua/reservations.lua`.
 
+mod counted;
 mod holds;
 pub mod peaks;
 mod tally;
@@ -31,8 +32,8 @@ pub mod terms;
 
 use smallvec::{SmallVec, smallvec};
 
+use self::holds::place_of;
 pub use self::holds::{BAND, HeldHits, Hold, Holds, Kind};
-use self::holds::{counted, place_of};
 pub use self::peaks::{Peak, Peaks};
 pub use self::tally::Tally;
 pub use self::terms::{OnExpiry, Reservations};
@@ -340,6 +341,11 @@ impl Key<'_> {
         self.holds.refund_at(self.limit, self.at, parts)
     }
 
+    /// The hits of parts that the counter counts.
+    fn counted(&self, parts: &[Part]) -> u64 {
+        self.holds.counting(self.limit, self.at).add(parts)
+    }
+
     /// The level of a token bucket with holds, and the units of a hit.
     fn level(&self) -> Option<(i64, i64)> {
         match self.limit {
@@ -361,7 +367,7 @@ impl Key<'_> {
         }
         let mut change = HoldChange::default();
         let expired: Vec<_> = self.holds.ending(Kind::Held, now).collect();
-        let (mut released, mut ended) = (Vec::new(), Vec::new());
+        let (mut released, mut charged, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for id in expired {
             let Some(mut hold) = self.holds.remove(id) else {
                 continue;
@@ -373,8 +379,7 @@ impl Key<'_> {
                 released.extend_from_slice(&hold.parts);
                 continue;
             }
-            let own = counted(self.limit, &hold.parts, now);
-            change.settled = change.settled.saturating_add(own);
+            charged.extend_from_slice(&hold.parts);
             change.kept = change.kept.saturating_add_unsigned(hold.hits());
             (hold.kind, hold.until) = (Kind::Kept, hold.forgotten());
             if hold.until > now && hold.members == 0 {
@@ -383,6 +388,10 @@ impl Key<'_> {
         }
         self.has_changed |= change.expired > 0;
         self.refund_at(&mut released);
+        if !charged.is_empty() {
+            charged.sort_unstable_by_key(|part: &Part| part.place);
+            change.settled = self.counted(&charged);
+        }
         self.holds.end_parts(&mut ended);
         if change.expired > 0 {
             self.holds.forget(Kind::Kept, now);
@@ -525,7 +534,10 @@ impl Key<'_> {
                 // Its peaks have ended: as if it were made now.
                 self.holds.peaks.per_hit = per_hit;
                 let place = self.holds.peaks.begin(now.0, level);
-                parts = smallvec![Part { place, hits: change.held }];
+                parts = smallvec![Part {
+                    place,
+                    hits: change.held
+                }];
             }
             change.returned = self.refund_at(&mut parts);
             let is_left = |part: &Part| hold.parts.iter().any(|left| left.place == part.place);
@@ -566,7 +578,7 @@ impl Key<'_> {
                 }
                 parts.retain(|part| part.hits > 0);
                 returned = self.refund_at(&mut parts);
-                used = counted(self.limit, &costs, now);
+                used = self.counted(&costs);
                 self.holds.end_parts(&mut hold.parts.clone());
             }
         }
@@ -655,7 +667,7 @@ impl Reservations {
             kept: (change.kept.saturating_add(ended.kept)).clamp(-LARGEST_KEPT, LARGEST_KEPT),
             ..change
         };
-        let room_after = holds.room_for(limit, hits, &verdict, &change, at.now);
+        let room_after = holds.room_for(limit, hits, &verdict, &change, at);
         let verdict = change.verdict(verdict, room_after);
         let verdict = verdict.of_capacity(limit, hits, change.outcome);
         let keep_for = has_changed.then(|| {

@@ -10,6 +10,7 @@
 //! takes fewer bytes.
 
 use super::definition::Definition;
+use super::part::CountedPlaces;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
     Arrival, Debt, OptionError, Options, Part, SCRIPT_PARAMETERS, State, Step, Terms,
@@ -254,6 +255,14 @@ impl Definition for SlidingWindowBuckets {
             }
         }
         (state, returned)
+    }
+
+    fn counted_places(&self, state: Option<&State>, at: Arrival) -> CountedPlaces {
+        let (clock, known) = self.read(state, Tick::FINEST.at(at.now));
+        let first = self.first(clock.now, self.window);
+        known.map_or(CountedPlaces::NONE, |_| {
+            CountedPlaces::all(first..=u64::MAX)
+        })
     }
 
     fn limit(&mut self) -> &mut u64 {

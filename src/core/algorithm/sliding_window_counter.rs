@@ -7,6 +7,7 @@
 //! twin is `lua/sliding_window_counter.lua`.
 
 use super::definition::Definition;
+use super::part::{CountedPlaces, Fading};
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
     Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
@@ -206,6 +207,19 @@ impl Definition for SlidingWindowCounter {
             previous,
         };
         (Some(state), less)
+    }
+
+    fn counted_places(&self, state: Option<&State>, at: Arrival) -> CountedPlaces {
+        let windows = self.read(state, self.tick.at(at.now)).1;
+        CountedPlaces {
+            full: windows.number..=windows.number,
+            most: windows.current,
+            before: Fading {
+                most: windows.previous,
+                elapsed: windows.elapsed,
+                window: self.window,
+            },
+        }
     }
 
     fn limit(&mut self) -> &mut u64 {

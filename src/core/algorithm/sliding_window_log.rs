@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::definition::Definition;
+use super::part::CountedPlaces;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
     Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
@@ -231,6 +232,14 @@ impl Definition for SlidingWindowLog {
             _ => 0,
         };
         (state, less)
+    }
+
+    fn counted_places(&self, state: Option<&State>, at: Arrival) -> CountedPlaces {
+        let (clock, known) = self.read(state, Tick::FINEST.at(at.now));
+        let first = (clock.now + 1).saturating_sub(self.window);
+        known.map_or(CountedPlaces::NONE, |_| {
+            CountedPlaces::all(first..=u64::MAX)
+        })
     }
 
     fn limit(&mut self) -> &mut u64 {

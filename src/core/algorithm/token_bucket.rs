@@ -103,10 +103,7 @@ impl TokenBucket {
     ) -> (Option<State>, u64) {
         let (full, per_hit) = (self.full(), self.flow.per_hit());
         let (clock, before) = self.read(state.as_ref(), self.tick.at(at.now), full);
-        let units = |part: &Part| {
-            let hits = part.hits.min(self.burst + self.most_debt());
-            (part.place, (hits * per_hit).cast_signed())
-        };
+        let units = |part: &Part| (part.place, self.units(part.hits));
         let given = peaks.refund_at(parts.iter().map(units), before, full);
         if given == 0 {
             return (state, 0);
@@ -117,6 +114,28 @@ impl TokenBucket {
             units: self.flow.units,
         };
         (Some(state), given.unsigned_abs() / per_hit)
+    }
+
+    /// The units that hits of a hold have taken.
+    fn units(&self, hits: u64) -> i64 {
+        let hits = hits.min(self.burst + self.most_debt());
+        (hits * self.flow.per_hit()).cast_signed()
+    }
+
+    /// The units that hits of a hold would give back, if this was the highest level since they were
+    /// taken.
+    pub(super) fn refundable(&self, hits: u64, highest: i64) -> i64 {
+        let missing = self.full().saturating_sub(highest);
+        self.units(hits).min(missing).max(0)
+    }
+
+    /// The hits that a level counts, rounded up, and that a level of so many more units does not.
+    /// That may be above a full bucket, where holds end of which peaks are unknown.
+    pub(super) fn uncounted(&self, level: i64, units: i64) -> u64 {
+        let per_hit = self.flow.per_hit().cast_signed();
+        let used = |level: i64| -level.saturating_sub(self.full()).div_euclid(per_hit);
+        let more = level.saturating_add(units);
+        used(level).saturating_sub(used(more)).unsigned_abs()
     }
 
     /// The units of the deepest debt of a bucket that is full with so many.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
+use super::counted::CountedHits;
 use super::peaks::Peaks;
 use super::{HoldChange, MOST_FORGOTTEN, MOST_IDS, Outcome};
 use crate::core::algorithm::places::RequestId;
@@ -281,37 +282,42 @@ impl Holds {
         }
     }
 
-    /// The hits of open holds that the counter counts at `now`.
-    pub fn open_hits(&self, limit: &Algorithm, now: Micros) -> u64 {
-        let all = self.open().map(|hold| counted(limit, &hold.parts, now));
-        all.fold(0, u64::saturating_add)
+    /// The hits of open holds that the counter counts: without the holds it would have so many less.
+    pub fn open_hits(&self, limit: &Algorithm, at: Arrival) -> u64 {
+        let parts = self.open().flat_map(|hold| hold.parts.iter().copied());
+        let mut parts: Vec<_> = parts.collect();
+        parts.sort_unstable_by_key(|part| part.place);
+        self.counting(limit, at).add(&parts)
+    }
+
+    /// Adds up hits of holds that the counter counts.
+    pub(super) fn counting<'a>(&'a self, limit: &'a Algorithm, at: Arrival) -> CountedHits<'a> {
+        CountedHits::new(limit, self.counter.as_ref(), &self.peaks, at)
     }
 
     /// The time until holds have expired that make room for the hits of a refused check; zero if
-    /// none do. Those that stay charged make none.
+    /// none do. Those that stay charged make none, nor do hits that have left the window.
     pub(super) fn room_for(
         &self,
         limit: &Algorithm,
         hits: i64,
         verdict: &Verdict,
         change: &HoldChange,
-        now: Micros,
+        at: Arrival,
     ) -> Span {
         let asked = match change.outcome {
             Outcome::Plain => hits.max(0).unsigned_abs(),
             _ => change.stepped,
         };
-        let mut lacking = (verdict.used.saturating_add(asked)).saturating_sub(limit.capacity());
-        if verdict.allowed || asked > limit.capacity() || self.released < lacking {
+        let missing = (verdict.used.saturating_add(asked)).saturating_sub(limit.capacity());
+        let is_in_vain = asked > limit.capacity() || self.released < missing;
+        if verdict.allowed || missing == 0 || is_in_vain {
             return Span::ZERO;
         }
-        for hold in self.open() {
-            lacking = lacking.saturating_sub(hold.released());
-            if lacking == 0 {
-                return hold.until.since(now);
-            }
-        }
-        Span::ZERO
+        let mut released = self.counting(limit, at);
+        let mut ending = self.open().filter(|hold| !hold.is_kept);
+        let last = ending.find(|hold| released.add(&hold.parts) >= missing);
+        last.map_or(Span::ZERO, |hold| hold.until.since(at.now))
     }
 
     /// Gives hits back to the counter at the places where they were counted. Returns how many the
@@ -335,14 +341,6 @@ impl Holds {
             parts.sort_unstable_by_key(|part| part.place);
             self.peaks.end(parts);
         }
-    }
-}
-
-/// The hits of parts that a counter counts: of a fixed window only in the window at `now`.
-pub(super) fn counted(limit: &Algorithm, parts: &[Part], now: Micros) -> u64 {
-    match limit {
-        Algorithm::FixedWindow(fixed) => Part::hits_at(parts, fixed.number(now)),
-        _ => Part::sum(parts),
     }
 }
 

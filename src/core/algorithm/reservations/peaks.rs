@@ -72,6 +72,13 @@ impl Peaks {
         now
     }
 
+    /// The highest level since a place, of a bucket that has this one now.
+    pub(super) fn highest(&self, place: u64, level: i64) -> i64 {
+        let after = self.list.partition_point(|peak| peak.since <= place);
+        let own = after.checked_sub(1).map(|own| self.list[own].level);
+        own.map_or(level, |own| own.max(level))
+    }
+
     /// The units that parts give back, each at most so many, to a bucket of this level that is full
     /// with `full`. Their places ascend.
     pub(in crate::core::algorithm) fn refund_at(

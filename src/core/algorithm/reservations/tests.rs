@@ -25,6 +25,7 @@ fn window(limit: u64, length: u64) -> Algorithm {
 }
 
 /// A key, with its limit and its time.
+#[derive(Clone)]
 struct Key {
     limit: Algorithm,
     terms: Reservations,
@@ -42,11 +43,15 @@ impl Key {
         }
     }
 
-    fn step(&mut self, purpose: Purpose, hits: i64) -> (Verdict, HoldChange) {
-        let at = Arrival {
+    fn at(&self) -> Arrival {
+        Arrival {
             now: Micros(self.now),
             max_wait: Span::ZERO,
-        };
+        }
+    }
+
+    fn step(&mut self, purpose: Purpose, hits: i64) -> (Verdict, HoldChange) {
+        let at = self.at();
         let state = self.state.take();
         let (step, change) = (self.terms).step(&self.limit, purpose, hits, state, at);
         self.state = step.state;
@@ -69,6 +74,15 @@ impl Key {
         match &self.state {
             Some(State::Holds(holds)) => holds,
             other => panic!("no holds: {other:?}"),
+        }
+    }
+
+    /// The hits that would count without the open holds.
+    fn settled(&mut self) -> u64 {
+        let (used, at) = (self.used(), self.at());
+        match &self.state {
+            Some(State::Holds(holds)) => used - holds.open_hits(&self.limit, at),
+            _ => used,
         }
     }
 
@@ -135,9 +149,26 @@ fn steps_answer_as_the_rule_of_the_model() {
             let undone = key.step(Purpose::Undo(id(2)), before.cast_signed());
             usage += undone.1.kept;
         }
-        let found = (u64::from(verdict.allowed), key.used(), usage);
-        let [allowed, used, _, all] = [4, 3, 2, 1].map(|last| number(words.len() - last));
-        assert_eq!(found, (allowed, used, all as i64), "{line}: {:?}", key.limit);
+        if let (false, 1.., Wait::For(retry)) =
+            (verdict.allowed, key.limit.capacity(), verdict.retry_after)
+        {
+            let mut later = key.clone();
+            later.now += retry.micros();
+            let (again, _) = later.step(Purpose::Plain, change.stepped.cast_signed());
+            assert!(
+                again.allowed,
+                "{line}: {:?}, again after {retry}",
+                key.limit
+            );
+        }
+        let found = [
+            verdict.allowed.into(),
+            key.used(),
+            key.settled(),
+            usage as u64,
+        ];
+        let expected = [4, 3, 2, 1].map(|last| number(words.len() - last));
+        assert_eq!(found, expected, "{line}: {:?}", key.limit);
         steps += 1;
     }
     assert!(steps > 1_000);

@@ -120,7 +120,7 @@ impl Checks {
         if check.reports_use()
             && let Some(State::Holds(holds)) = &step.state
         {
-            change.open = holds.open_hits(&check.algorithm, at.now);
+            change.open = holds.open_hits(&check.algorithm, at);
         }
         (step, change.into())
     }

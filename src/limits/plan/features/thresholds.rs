@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::core::answer::{Decision, Effect};
 use crate::core::verdict::Verdict;
-use crate::limits::plan::{Check, Checks};
+use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::limits::rules::thresholds::Thresholds;
 
 impl Checks {
@@ -17,6 +17,13 @@ impl Checks {
     #[inline]
     pub fn has_thresholds(&self) -> bool {
         self.extras().any(|extras| extras.thresholds.is_some())
+    }
+
+    /// The same checks, of which the one at `index` is of a limit with `notify`: for tests of stores.
+    #[must_use]
+    pub fn with_thresholds(mut self, index: CheckIndex, thresholds: Thresholds) -> Self {
+        self.extras_mut(index).thresholds = Some(thresholds);
+        self
     }
 }
 
@@ -72,7 +79,7 @@ mod tests {
     use crate::core::algorithm::{Algorithm, Debt, FixedWindow, SlidingWindowCounter};
     use crate::core::time::{Period, Span};
     use crate::core::verdict::{StoreError, Wait};
-    use crate::limits::plan::{CheckIndex, Modes};
+    use crate::limits::plan::Modes;
 
     const MINUTE: Span = Span::from_secs(60);
     const INDEX: CheckIndex = CheckIndex(1);

@@ -183,7 +183,11 @@ async fn assert_hits_of_earlier_windows_are_shown(weir: &Weir, client: &mut Clie
     // The request that ends the hold is refused.
     let other = [("window", "a"), ("reserve", "2")];
     call(client, &[(&other, 10), (refused, 1)]).await;
-    let found = numbers(weir, "count?domain=llm&entry=window%3Da&since=1h", &["hits"]);
+    let found = numbers(
+        weir,
+        "count?domain=llm&entry=window%3Da&since=1h",
+        &["hits"],
+    );
     let metric = eventually_async(|| (weir.metric(series) == Some(400.0)).then_some(()));
     assert!(metric.await.is_some(), "{:?}", weir.metric(series));
     assert_eq!(found, [json!(400)]);

@@ -7,6 +7,7 @@ use weir::core::algorithm::places::RequestId;
 use weir::core::algorithm::reservations::{BAND, Hold, HoldChange, Holds, Outcome, Peak, Purpose};
 use weir::core::algorithm::{OnExpiry, Options, Reservations};
 use weir::core::answer::Effect;
+use weir::limits::rules::thresholds::Thresholds;
 
 use super::*;
 
@@ -142,6 +143,10 @@ impl Scene {
             };
             let terms = self.terms[usize::from(self.random.u8(..8) == 0)];
             checks = checks.with_reservation(CheckIndex(index), terms, purpose);
+            if self.random.bool() {
+                // Its answer has the hits of open holds.
+                checks = checks.with_thresholds(CheckIndex(index), Thresholds::default());
+            }
         }
         checks
     }
@@ -160,7 +165,6 @@ impl Scene {
         let each = checks.indexed().map(|(index, check)| {
             let key = stored_state::key(checks, check, at.now);
             let holds = self.holds.entry(checks.key(check).to_vec()).or_default();
-            let reservation = checks[index].reservation().expect("it has terms");
             let counter = self.states.get(&key).cloned();
             let state = match holds.is_empty() {
                 true => counter,
@@ -169,13 +173,7 @@ impl Scene {
                     Some(State::Holds(Box::new(holds)))
                 }
             };
-            let (step, effect) = reservation.terms.step(
-                &check.algorithm,
-                reservation.purpose,
-                check.hits,
-                state,
-                at,
-            );
+            let (step, effect) = checks.step(index, state, at);
             let counter = match step.state {
                 Some(State::Holds(mut after)) => {
                     let counter = after.counter.take();
@@ -187,7 +185,7 @@ impl Scene {
             if let Some(counter) = counter {
                 self.states.insert(key, counter);
             }
-            (step.verdict, effect)
+            (step.verdict, effect.hold())
         });
         each.collect()
     }
