@@ -79,8 +79,8 @@ pub trait Definition {
         (state, 0)
     }
 
-    /// The places whose hits a state counts at this time. Only of algorithms whose hits can be held,
-    /// but for a token bucket.
+    /// The places whose hits a state counts at this time. Only of algorithms whose hits can be
+    /// held, but for a token bucket.
     fn counted_places(&self, _: Option<&State>, _: Arrival) -> CountedPlaces {
         CountedPlaces::NONE
     }

@@ -69,8 +69,8 @@ impl CountedPlaces {
         }
     }
 
-    /// How many of the hits of parts are counted, of which so many are at places that count in full,
-    /// and at the one before.
+    /// How many of the hits of parts are counted, of which so many are at places that count in
+    /// full, and at the one before.
     pub fn counted(&self, full: u64, before: u64) -> u64 {
         let Fading { most, .. } = self.before;
         let less = self.before.counted(most) - self.before.counted(most.saturating_sub(before));

@@ -71,7 +71,8 @@ const MOST_HITS: i64 = MAX_SAFE_INTEGER.cast_signed();
 /// The most hits of [`HoldChange::kept`].
 const LARGEST_KEPT: i64 = LARGEST_COUNT.cast_signed();
 
-/// `retry_after` of a reservation that is refused because the key has [`MOST_IDS`].
+/// `retry_after` of a reservation that is refused because the key has [`MOST_IDS`], or its hold
+/// [`MOST_PARTS`].
 const RETRY: Span = Span::from_secs(1);
 
 /// The key of the entry whose value is the id of a reservation.
@@ -111,7 +112,7 @@ pub enum Outcome {
     Shortened = 2,
     /// The step refused the hits.
     Refused = 3,
-    /// The key has too many ids.
+    /// The key has too many ids, or the hold too many places.
     Full = 4,
     /// The id held the hits already.
     HeldBefore = 5,
@@ -171,12 +172,13 @@ pub struct HoldChange {
     pub expired: u16,
     /// The milliseconds since the hold was made; zero without one.
     pub age_ms: u32,
-    /// The hits of the step on the counter: those that a reservation lacked, or by which a cost
-    /// exceeds its hold.
+    /// The hits of the step on the counter: those that a reservation does not hold already, or by
+    /// which a cost exceeds its hold.
     pub stepped: u64,
-    /// The hits that a settlement has given back to the counter.
+    /// The hits that a settlement or an undo has given back to the counter.
     pub returned: u64,
-    /// The hits that the id of the reservation holds now, or that the settlement has released.
+    /// The hits that the id of the reservation holds now, or that the settlement or the undo has
+    /// released.
     pub held: u64,
     /// The hits of all open holds that the counter counts; known only if its limit has `notify`.
     pub open: u64,
@@ -240,9 +242,9 @@ impl HoldChange {
         Span::from_micros(u64::from(self.age_ms) * 1_000)
     }
 
-    /// The answer to the check, by the verdict of the algorithm on its hits. What takes nothing
-    /// refuses nothing, and holds that expire may make room, `room_after` from now, before the
-    /// counter has recovered; zero: they do not.
+    /// The answer to the check, by the verdict of the algorithm on its hits. A repeated
+    /// reservation, a settlement and an undo are never refused. Expiring holds make room
+    /// `room_after` from now, perhaps before the counter has recovered; zero: they make none.
     #[must_use]
     pub fn verdict(&self, verdict: Verdict, room_after: Span) -> Verdict {
         let answer = |allowed, retry_after| Verdict {
@@ -402,7 +404,7 @@ impl Key<'_> {
 
     /// Reserves hits for an id, if it has them already or there is room for another one.
     fn reserve(&mut self, id: RequestId, hits: i64, terms: &Reservations) -> (Verdict, HoldChange) {
-        let (now, asked) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let (now, asked) = (self.at.now, amount(hits));
         let wanted = asked.min(terms.most_held(self.limit));
         let known = self.holds.find(id, now).cloned();
         if known.is_none() && asked == 0 {
@@ -438,13 +440,18 @@ impl Key<'_> {
             missing = 0;
         }
         let verdict = self.take(missing);
-        let outcome = match is_known {
-            _ if !has_room => Outcome::Full,
-            _ if is_settled => Outcome::Overtaken,
-            true if missing == 0 => Outcome::HeldBefore,
-            _ if !verdict.allowed => Outcome::Refused,
-            _ if wanted < asked => Outcome::Shortened,
-            _ => Outcome::Held,
+        let outcome = if !has_room {
+            Outcome::Full
+        } else if is_settled {
+            Outcome::Overtaken
+        } else if is_known && missing == 0 {
+            Outcome::HeldBefore
+        } else if !verdict.allowed {
+            Outcome::Refused
+        } else if wanted < asked {
+            Outcome::Shortened
+        } else {
+            Outcome::Held
         };
         if matches!(outcome, Outcome::Held | Outcome::Shortened) {
             let added = self.add(&mut hold, missing);
@@ -454,7 +461,10 @@ impl Key<'_> {
             }
             self.set(id, hold.clone());
         }
-        let mut change = hold.change(outcome, missing, now);
+        let mut change = HoldChange {
+            stepped: missing,
+            ..hold.change(outcome, now)
+        };
         if is_late && change.is_new() {
             // No settlement and no expiry uses them.
             (change.settled, change.kept) = (missing, missing.cast_signed());
@@ -507,7 +517,7 @@ impl Key<'_> {
     /// Leaves a hold this many hits, and gives back its newest ones. A second time, nothing.
     fn undo(&mut self, id: RequestId, hits: i64) -> (Verdict, HoldChange) {
         let mut change = HoldChange::of(Outcome::Undone);
-        let (now, left) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let (now, left) = (self.at.now, amount(hits));
         let known = self.holds.find(id, now);
         // One that is kept may have grown, too.
         if let Some(mut hold) = known.filter(|hold| hold.kind != Kind::Settled).cloned() {
@@ -554,7 +564,7 @@ impl Key<'_> {
 
     /// Settles the hold of an id.
     fn release(&mut self, id: RequestId, hits: i64) -> (Verdict, HoldChange) {
-        let (now, cost) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let (now, cost) = (self.at.now, amount(hits));
         let known = self.holds.find(id, now).cloned();
         let outcome = match &known {
             None => Outcome::Unknown,
@@ -595,7 +605,7 @@ impl Key<'_> {
             self.holds.remove_first(Kind::Settled);
         }
         let verdict = self.charge(rest.cast_signed());
-        let change = known.map_or(HoldChange::of(outcome), |hold| hold.change(outcome, 0, now));
+        let change = known.map_or(HoldChange::of(outcome), |hold| hold.change(outcome, now));
         let change = HoldChange {
             stepped: rest,
             returned,
@@ -608,10 +618,9 @@ impl Key<'_> {
 
 impl Hold {
     /// A change of this hold.
-    fn change(&self, outcome: Outcome, stepped: u64, now: Micros) -> HoldChange {
+    fn change(&self, outcome: Outcome, now: Micros) -> HoldChange {
         let held = self.hits();
         HoldChange {
-            stepped,
             held,
             age_ms: match held {
                 0 => 0,
@@ -620,6 +629,11 @@ impl Hold {
             ..HoldChange::of(outcome)
         }
     }
+}
+
+/// The hits that a reservation or a settlement asks for.
+fn amount(hits: i64) -> u64 {
+    hits.clamp(0, MOST_HITS).unsigned_abs()
 }
 
 /// The milliseconds since an instant.

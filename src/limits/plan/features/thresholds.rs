@@ -19,7 +19,8 @@ impl Checks {
         self.extras().any(|extras| extras.thresholds.is_some())
     }
 
-    /// The same checks, of which the one at `index` is of a limit with `notify`: for tests of stores.
+    /// The same checks, of which the one at `index` is of a limit with `notify`: for tests of
+    /// stores.
     #[must_use]
     pub fn with_thresholds(mut self, index: CheckIndex, thresholds: Thresholds) -> Self {
         self.extras_mut(index).thresholds = Some(thresholds);
