@@ -511,6 +511,12 @@ if steps[82] then -- 'R'
         end
       end
 
+      local function forget_all(order, removed)
+        for kind = 1, 3 do
+          forget(order, kind, removed)
+        end
+      end
+
       -- Ends the holds that have expired. Returns the changes, how many there were, the hits that
       -- stay charged, and those of them that the counter counts: hits of an earlier fixed window
       -- count no more.
@@ -537,8 +543,7 @@ if steps[82] then -- 'R'
         if check.peaks and check.peaks[1] then
           bucket.end_parts(check.peaks, by_place(ended))
         end
-        forget(check.order, 1, removed)
-        forget(check.order, 3, removed)
+        forget_all(check.order, removed)
         write(check, added, removed)
         return added, removed, count, charged, settled
       end
@@ -595,8 +600,8 @@ if steps[82] then -- 'R'
         end
         return held >= 256, number < 10000
       end
-      return { first = first, forget = forget, end_expired = end_expired, regroup = regroup,
-        room_of = room_of }
+      return { first = first, forget = forget, forget_all = forget_all,
+        end_expired = end_expired, regroup = regroup, room_of = room_of }
     end
 
     -- Decides the check at `index`, whose row is at `at`; `expired` has the ids of expired holds.
@@ -752,12 +757,13 @@ if steps[82] then -- 'R'
           end
         end
         added[id] = { kind = 2, keeps = 0, since = now, life = now + 60000000, members = 0 }
-        if not was_settled
-          and call('HLEN', values) >= 256
-          and call('ZCOUNT', order, '-inf', score(1, -1)) >= 256
-        then
+        local ids = was_settled and 0 or call('HLEN', values)
+        if ids >= 32 then
           many = many or define_many()
-          removed[many.first(order, 2)] = true
+          many.forget_all(order, removed)
+          if ids >= 256 and call('ZCOUNT', order, '-inf', score(1, -1)) >= 256 then
+            removed[many.first(order, 2)] = true
+          end
         end
         stepped, settled, taken = rest, settled + rest, rest
       end

@@ -63,7 +63,7 @@ impl Effect {
     }
 
     /// The hits that a check has used for good, or that were refused, of which so many were
-    /// requested; without those of holds that have expired.
+    /// requested; without hits of holds that have expired.
     #[inline]
     pub fn own_use(&self, requested: i64, allowed: bool) -> i64 {
         match self {
@@ -72,7 +72,7 @@ impl Effect {
         }
     }
 
-    /// The same, with those of holds that have expired and stay charged.
+    /// The same, with the hits of holds that have expired and stay charged.
     #[inline]
     pub fn used_by(&self, requested: i64, allowed: bool) -> i64 {
         match self {

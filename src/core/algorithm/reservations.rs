@@ -22,7 +22,8 @@
 //! - A hold that expired and is kept is known for another `ttl`: what its id reserves then is used
 //!   at once, and its settlement counts only what exceeds it.
 //!
-//! The twin is `lua/reservations.lua`.
+//! An id whose time is over means the same as none. Every step forgets some of them; the twin
+//! `lua/reservations.lua`, where that is a command, does so only while the key has many.
 
 mod counted;
 mod holds;
@@ -184,7 +185,7 @@ pub struct HoldChange {
     pub open: u64,
     /// The hits that the counter counts for good since this step: of costs, and of kept holds.
     pub settled: u64,
-    /// The hits that are used for good since this step, in addition to those of its check: of holds
+    /// The hits that are used for good since this step, in addition to the check's own: of holds
     /// that have expired and stay charged, also if the counter counts them no more. Negative if the
     /// refused reservation of such a hold was given back.
     pub kept: i64,
@@ -395,9 +396,8 @@ impl Key<'_> {
             change.settled = self.counted(&charged);
         }
         self.holds.end_parts(&mut ended);
-        if change.expired > 0 {
-            self.holds.forget(Kind::Kept, now);
-            self.holds.forget(Kind::Grouped, now);
+        for kind in [Kind::Kept, Kind::Settled, Kind::Grouped] {
+            self.has_changed |= self.holds.forget(kind, now);
         }
         change
     }
@@ -424,7 +424,6 @@ impl Key<'_> {
             let width = (terms.ttl.micros() / GROUPS).max(1);
             hold.kind = Kind::Grouped;
             hold.until = Micros(hold.until.0.next_multiple_of(width));
-            self.holds.forget(Kind::Grouped, now);
         }
         let is_settled = hold.kind == Kind::Settled;
         let is_late = !is_settled && !hold.is_open(now);

@@ -243,12 +243,14 @@ impl Holds {
         }
     }
 
-    /// Forgets ids of a kind whose time is over.
-    pub(super) fn forget(&mut self, kind: Kind, now: Micros) {
+    /// Forgets ids of a kind whose time is over. Returns whether there was one.
+    pub(super) fn forget(&mut self, kind: Kind, now: Micros) -> bool {
         let forgotten = self.ending(kind, now).take(MOST_FORGOTTEN);
-        for id in forgotten.collect::<Vec<_>>() {
-            self.remove(id);
+        let forgotten: Vec<_> = forgotten.collect();
+        for id in &forgotten {
+            self.remove(*id);
         }
+        !forgotten.is_empty()
     }
 
     /// Adds hits of a hold to its group, or takes them off, with so many holds more or less.
@@ -282,7 +284,7 @@ impl Holds {
         }
     }
 
-    /// The hits of open holds that the counter counts: without the holds it would have so many less.
+    /// The hits of open holds that the counter counts: without them it would have so many less.
     pub fn open_hits(&self, limit: &Algorithm, at: Arrival) -> u64 {
         let parts = self.open().flat_map(|hold| hold.parts.iter().copied());
         let mut parts: Vec<_> = parts.collect();

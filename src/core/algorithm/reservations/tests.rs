@@ -162,7 +162,7 @@ fn steps_answer_as_the_rule_of_the_model() {
             );
         }
         let found = [
-            verdict.allowed.into(),
+            u64::from(verdict.allowed),
             key.used(),
             key.settled(),
             usage as u64,
@@ -268,6 +268,31 @@ fn what_a_kept_id_reserves_is_used_at_once() {
     key.release(2, 0);
     assert_eq!(key.used(), 100);
     assert!(key.holds().peaks.list.is_empty());
+}
+
+/// An active key returns to the size of its counter.
+#[test]
+fn each_step_forgets_ids_whose_time_is_over() {
+    for on_expiry in [OnExpiry::Release, OnExpiry::Keep] {
+        let mut key = Key::new(window(1_000, 86_400), terms(10, on_expiry));
+        key.step(Purpose::Plain, 1);
+        for id in 0..3 {
+            key.reserve(id, 10);
+        }
+        key.release(1, 10);
+        key.release(2, 10);
+        key.now += 59 * SECOND;
+        key.step(Purpose::Plain, 0);
+        assert_eq!(key.holds().iter().count(), 2, "the settled ones");
+        key.now += SECOND;
+        let (at, state) = (key.at(), key.state.take());
+        let (step, _) = key.terms.step(&key.limit, Purpose::Plain, 0, state, at);
+        assert!(
+            matches!(step.state, Some(State::FixedWindow { .. })),
+            "{step:?}"
+        );
+        assert!(step.keep_for.is_some(), "a store writes it");
+    }
 }
 
 #[test]
