@@ -1,7 +1,8 @@
 //! The memory store: counters in this process, exact with any number of threads.
 //!
 //! The keys are spread over shards. Each shard has a mutex, which is held for one step of
-//! arithmetic and never across an await. A key is stored as a 128-bit keyed hash (SipHash-1-3 with
+//! arithmetic, or for all steps of a request that commits all or none, and never across an await. A
+//! key is stored as a 128-bit keyed hash (SipHash-1-3 with
 //! a random secret), because clients choose the values and must not be able to construct
 //! collisions. The store is bounded: when it is full, a new key evicts another one. A restart loses
 //! all counters.
@@ -9,7 +10,7 @@
 //! A shard holds about a thousand keys, whatever the size of the store. Therefore growing,
 //! shrinking or sweeping it holds its lock for a few microseconds. The memory for that comes from a
 //! pool, which the sweeping thread maintains: a request seldom calls the allocator, and frees
-//! nothing but logs and rings.
+//! nothing but states that do not fit into an entry.
 
 mod packed;
 mod shard;
@@ -42,8 +43,7 @@ pub struct Options {
     /// The most keys that it holds; one more per thread that is adding a key. A key costs about 50
     /// bytes, one with a log or a ring more.
     pub max_keys: usize,
-    /// The most bytes of keys and their states; the states of a step that each thread is making
-    /// more.
+    /// The most bytes of keys and their states, without the states that threads are just stepping.
     pub max_bytes: usize,
     /// The most bytes of usage records.
     pub usage_bytes: usize,
@@ -189,8 +189,10 @@ impl Memory {
 
     /// Whether the store has a key, perhaps one that has expired.
     pub fn contains(&self, key: &[u8]) -> bool {
-        let key = key_of(Fingerprint::of(key));
-        self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
+        self.size().keys > 0 && {
+            let (key, shard) = self.shard_of(key);
+            shard.find(key).is_some()
+        }
     }
 
     /// The usage records.
@@ -200,14 +202,14 @@ impl Memory {
 
     /// Reads the holds of a counter, if it has some, under the lock of its shard.
     pub fn read_holds<T>(&self, key: &[u8], read: impl FnOnce(&Holds) -> T) -> Option<T> {
-        let key = key_of(Fingerprint::of(key));
-        self.lock(self.shard_index(key)).holds(key).map(read)
+        let (key, shard) = self.shard_of(key);
+        shard.holds(key).map(read)
     }
 
     /// A copy of the state of a counter.
     pub fn state(&self, key: &[u8], algorithm: &Algorithm) -> Option<State> {
-        let key = key_of(Fingerprint::of(key));
-        self.lock(self.shard_index(key)).peek(key, algorithm)
+        let (key, shard) = self.shard_of(key);
+        shard.peek(key, algorithm)
     }
 
     fn answer(&self, checks: &Checks, index: CheckIndex, at: Arrival) -> Answer {
@@ -302,8 +304,8 @@ impl Memory {
         }
     }
 
-    /// Decides all checks under the locks of all their shards. Writes nothing when the request is
-    /// over its limit.
+    /// Decides all checks under the locks of all their shards. Counts nothing if the request is
+    /// over its limit; only that a check was refused is noted with its key.
     fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Answer; 4]> {
         let keys = checks.iter().map(|check| key_of(check.fingerprint));
         let keys: SmallVec<[EntryKey; 4]> = keys.collect();
@@ -363,8 +365,7 @@ impl Memory {
 
     /// Removes a key, which then counts from zero. Returns whether it existed.
     pub fn reset(&self, key: &[u8]) -> bool {
-        let key = key_of(Fingerprint::of(key));
-        let mut shard = self.lock(self.shard_index(key));
+        let (key, mut shard) = self.shard_of(key);
         let before = shard.unpacked_bytes();
         let removed = shard.remove(key);
         let count = usize::from(removed);
@@ -411,6 +412,12 @@ impl Memory {
             bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed),
             evicted: self.0.evicted.load(Ordering::Relaxed),
         }
+    }
+
+    /// The locked shard of a key, and the key in it.
+    fn shard_of(&self, key: &[u8]) -> (EntryKey, MutexGuard<'_, Shard>) {
+        let key = key_of(Fingerprint::of(key));
+        (key, self.lock(self.shard_index(key)))
     }
 
     /// The shard of a key, by its lowest bits. The number of shards is a power of two. The table of
