@@ -18,7 +18,7 @@
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::row::{CheckRow, row_size, take_row};
+use super::row::{CheckRow, ErrorLine, row_size, take_row};
 use super::sections::{self, SECTIONS};
 use super::{Call, NUMBER_BYTES, Notes, PROTOCOL_ERROR};
 use crate::core::algorithm::Arrival;
@@ -37,9 +37,15 @@ const HEADER_VALUES: usize = 3;
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
 
-/// The time of a reply, the rows of its checks, the bytes after these, and the number of its error
-/// lines.
-type ReplyParts<'r> = (Micros, &'r [u8], &'r [u8], usize);
+/// A reply before its error lines.
+struct ReplyHead<'r> {
+    now: Micros,
+    /// The rows of the checks.
+    rows: &'r [u8],
+    /// The bytes after these.
+    rest: &'r [u8],
+    error_lines: usize,
+}
 
 impl Call<'_> {
     /// Reads a parsed reply into `answers`, one per check in the order of the requests, and into
@@ -66,20 +72,21 @@ impl Call<'_> {
         answers: &mut [Answer],
         notes: &mut Notes,
     ) -> Result<Micros, StoreError> {
-        let (now, mut rows, mut rest, error_lines) = self.head(tokens)?;
+        let mut head = self.head(tokens)?;
+        let now = head.now;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
-        for _ in 0..error_lines {
+        for _ in 0..head.error_lines {
             let Some(Token::BulkString(line)) = tokens.next() else {
                 return Err(PROTOCOL_ERROR);
             };
             lines.push(line);
         }
         for section in &SECTIONS {
-            (section.read)(self, &mut rest, answers, notes)?;
+            (section.read)(self, &mut head.rest, answers, notes)?;
         }
         // Positions, counted from 1, of the checks that were allowed in a request that was refused:
         // the script changed nothing for them. Only one that commits all or none has such peeks.
-        let (peeks, []) = rest.as_chunks::<POSITION_BYTES>() else {
+        let (peeks, []) = head.rest.as_chunks::<POSITION_BYTES>() else {
             return Err(PROTOCOL_ERROR);
         };
         if !(peeks.is_empty() || self.has_groups()) {
@@ -89,7 +96,7 @@ impl Call<'_> {
         let mut peeks = peeks.map(usize::from).peekable();
         let mut begin = 0;
         for (request, checks) in self.parts() {
-            let (own_rows, end) = (rows, begin + checks.len());
+            let (own_rows, end) = (head.rows, begin + checks.len());
             let own = answers.get_mut(begin..end).ok_or(PROTOCOL_ERROR)?;
             let arrival = Arrival {
                 now,
@@ -97,21 +104,21 @@ impl Call<'_> {
             };
             for (position, (at, answer)) in (begin..).zip(checks.iter().zip(&mut *own)) {
                 let check = request.check(at.pick);
-                let row = take_row(&mut rows, &check.algorithm);
+                let row = take_row(&mut head.rows, &check.algorithm);
                 let is_peek = peeks.next_if_eq(&(position + 1)).is_some();
-                if let Some(CheckRow::Decided { reset, .. }) = row
+                if let Some(Ok(CheckRow::Decided { reset, .. })) = row
                     && answer.effect == Effect::None
                 {
                     answer.effect = sections::effect(check, reset);
                 }
                 answer.verdict = match row {
-                    Some(CheckRow::Failed(line)) => Err(lines
+                    Some(Err(ErrorLine(line))) => Err(lines
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
-                    Some(row) if is_peek => self.peek(row, check, arrival),
-                    Some(row) => {
-                        let of = (position, check);
-                        sections::verdict(self, row, of, answer.effect, notes, arrival)
+                    Some(Ok(row)) if is_peek => Ok(self.peek(row, check, arrival)),
+                    Some(Ok(row)) => {
+                        let (of, effect) = ((position, check), answer.effect);
+                        Ok(sections::verdict(self, row, of, effect, notes, arrival))
                     }
                     None => Err(PROTOCOL_ERROR),
                 };
@@ -129,27 +136,21 @@ impl Call<'_> {
 
     /// The answer to a check that would have been allowed in a request that was refused. Its row is
     /// the result of a peek.
-    fn peek(
-        &self,
-        mut row: CheckRow,
-        check: &Check,
-        arrival: Arrival,
-    ) -> Result<Verdict, StoreError> {
+    fn peek(&self, mut row: CheckRow, check: &Check, arrival: Arrival) -> Verdict {
         if let CheckRow::Decided { retry, .. } = &mut row {
             *retry = 0;
         }
-        let verdict = self.verdict(row, check, 0, arrival)?;
-        Ok(Verdict {
+        Verdict {
             allowed: true,
-            ..verdict
-        })
+            ..self.verdict(row, &check.algorithm, 0, arrival)
+        }
     }
 
     /// Reads everything before the error lines.
     fn head<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
-    ) -> Result<ReplyParts<'r>, StoreError> {
+    ) -> Result<ReplyHead<'r>, StoreError> {
         let values = match tokens.next() {
             Some(Token::Array(values)) if values >= HEADER_VALUES => values,
             Some(Token::Error(line)) => return Err(error::classify_line(line)),
@@ -166,7 +167,12 @@ impl Call<'_> {
         let kept_numbers = usize::from(self.is_time_given) * self.checks.len();
         let rest = rest.get(kept_numbers * NUMBER_BYTES..);
         let rest = rest.ok_or(PROTOCOL_ERROR)?;
-        Ok((now, rows, rest, values - HEADER_VALUES))
+        Ok(ReplyHead {
+            now,
+            rows,
+            rest,
+            error_lines: values - HEADER_VALUES,
+        })
     }
 }
 
@@ -186,7 +192,7 @@ fn read_without_debt(
     }
     for (at, answer) in checks.iter().zip(answers) {
         let check = request.check(at.pick);
-        if let Some(CheckRow::Found(state)) = take_row(&mut rows, &check.algorithm)
+        if let Some(Ok(CheckRow::Found(state))) = take_row(&mut rows, &check.algorithm)
             && answer.verdict.is_ok_and(|verdict| !verdict.allowed)
             && check.algorithm.counts_denied()
         {

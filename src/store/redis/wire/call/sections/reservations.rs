@@ -97,22 +97,23 @@ pub(in crate::store::redis::wire::call) fn verdict(
     effect: Effect,
     notes: &Notes,
     at: Arrival,
-) -> Result<Verdict, StoreError> {
+) -> Verdict {
     if !check.has_holds() {
-        return call.verdict(row, check, check.hits, at);
+        return call.verdict(row, &check.algorithm, check.hits, at);
     }
-    let (requested, mut check, change) = (check.hits, check.clone(), effect.hold());
-    if !change.is_plain() || check.reserves() {
-        check.hits = change.stepped.cast_signed();
-    }
+    let (requested, mut algorithm, change) = (check.hits, check.algorithm, effect.hold());
+    let hits = match change.is_plain() && !check.reserves() {
+        true => requested,
+        false => change.stepped.cast_signed(),
+    };
     if change.outcome.is_of_hold() {
-        check.algorithm = check.algorithm.without_debt();
+        algorithm = algorithm.without_debt();
     }
-    let verdict = call.verdict(row, &check, check.hits, at)?;
+    let verdict = call.verdict(row, &algorithm, hits, at);
     let room = notes.rooms.iter().find(|(of, _)| *of == position);
     let room_after = room.map_or(Span::ZERO, |(_, room)| *room);
     let verdict = change.verdict(verdict, room_after);
-    Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
+    verdict.of_capacity(&algorithm, requested, change.outcome)
 }
 
 /// The change of a hold in packed bytes, and the time until holds make room for refused hits; `None`
