@@ -8,7 +8,6 @@ mod command_counts;
 mod counters;
 mod denial_cache;
 pub mod differential;
-mod failure_policies;
 mod failures;
 mod faults;
 mod leases;

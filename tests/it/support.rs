@@ -25,7 +25,9 @@ pub mod workload;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ::weir::core::proto::rate_limit_descriptor::Entry;
-use ::weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use ::weir::core::proto::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+};
 use prost_types::value::Kind;
 use serde_json::Value;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -103,6 +105,16 @@ pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimit
         descriptors,
         hits_addend: 0,
     }
+}
+
+/// The answer to a request.
+pub async fn ask(
+    client: &mut Client,
+    domain: &str,
+    descriptors: Vec<RateLimitDescriptor>,
+) -> RateLimitResponse {
+    let answer = client.should_rate_limit(request(domain, descriptors)).await;
+    answer.expect("an answer").into_inner()
 }
 
 /// Dynamic metadata as JSON.

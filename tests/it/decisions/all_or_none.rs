@@ -11,17 +11,11 @@ use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
 use crate::support::cluster::Cluster;
 use crate::support::wait::eventually_async;
-use crate::support::{
-    Client, Weir, descriptor, descriptor_with_hits, exclusive, http_client, request,
-};
+use crate::support::{Client, Weir, ask, descriptor, descriptor_with_hits, exclusive, http_client};
 
 /// One request of the domain `whole`.
 async fn send(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
-    client
-        .should_rate_limit(request("whole", descriptors))
-        .await
-        .expect("an answer")
-        .into_inner()
+    ask(client, "whole", descriptors).await
 }
 
 /// With every algorithm, records of usage and trials.

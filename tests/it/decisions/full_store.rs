@@ -2,7 +2,7 @@
 
 use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
 
-use crate::support::{Client, RedisServer, Weir, descriptor, request};
+use crate::support::{Client, RedisServer, Weir, ask, descriptor};
 
 /// Clients with nothing left, in a store of 2,000 keys.
 const REFUSED: usize = 100;
@@ -64,8 +64,7 @@ fn file(commit: &str) -> String {
 /// The codes of one hit for each of these values.
 async fn hit(client: &mut Client, key: &str, values: std::ops::Range<usize>) -> Vec<Code> {
     let descriptors = values.map(|value| descriptor(&[(key, &value.to_string())]));
-    let answer = client.should_rate_limit(request("test", descriptors.collect()));
-    let answer = answer.await.expect("an answer").into_inner();
+    let answer = ask(client, "test", descriptors.collect()).await;
     answer.statuses.iter().map(DescriptorStatus::code).collect()
 }
 

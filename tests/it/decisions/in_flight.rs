@@ -12,7 +12,7 @@ use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::redis::rights_of_the_page;
 use crate::support::wait::TIMEOUT;
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, http_client, request};
+use crate::support::{Client, RedisServer, Weir, ask, descriptor_with_hits, http_client, request};
 
 const LIMITS: &[(&str, &str)] = &[
     (
@@ -67,11 +67,7 @@ descriptors:
 ];
 
 async fn call(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
-    client
-        .should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)]))
-        .await
-        .expect("an answer")
-        .into_inner()
+    ask(client, "shop", vec![descriptor_with_hits(entries, hits)]).await
 }
 
 /// Whether it is allowed, and what remains.
@@ -113,11 +109,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
         descriptor_with_hits(&[("shown", "x")], 1),
         descriptor_with_hits(&[("user", "x"), ("job", "a")], 1),
     ];
-    let answer = client
-        .should_rate_limit(request("shop", both))
-        .await
-        .expect("an answer")
-        .into_inner();
+    let answer = ask(client, "shop", both).await;
     assert_eq!(
         answer.overall_code(),
         Code::OverLimit,

@@ -6,15 +6,15 @@ mod bounds;
 
 use std::process::Command;
 
+use weir::core::proto::RateLimitDescriptor;
 use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::core::proto::rate_limit_response::Code;
-use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use weir::core::time::Unit;
 
 use crate::service::xds;
 use crate::support::certificates::Files;
 use crate::support::control_plane::ControlPlane;
-use crate::support::{Client, descriptor, request};
+use crate::support::{Client, ask, descriptor};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -29,15 +29,6 @@ descriptors:
     table: tenants.csv
 ";
 
-async fn call(
-    client: &mut Client,
-    domain: &str,
-    all: Vec<RateLimitDescriptor>,
-) -> RateLimitResponse {
-    let answer = client.should_rate_limit(request(domain, all)).await;
-    answer.expect("an answer").into_inner()
-}
-
 /// How many of so many requests are let in.
 async fn passed(
     client: &mut Client,
@@ -47,7 +38,7 @@ async fn passed(
 ) -> usize {
     let mut passed = 0;
     for _ in 0..requests {
-        let answer = call(client, domain, vec![one.clone()]).await;
+        let answer = ask(client, domain, vec![one.clone()]).await;
         passed += usize::from(answer.overall_code() == Code::Ok);
     }
     passed

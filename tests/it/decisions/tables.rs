@@ -1,16 +1,13 @@
-//! `table` and `plans`: what rows inherit, what operators see and order, and any bytes as a table.
+//! `table` and `plans`: what rows inherit, what operators see, and any bytes as a table.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use weir::core::proto::RateLimitResponse;
-use weir::core::proto::rate_limit_response::Code;
 use weir::limits::rules::compile::{Options, SourceText, compile};
 use weir::limits::rules::diff::fields;
 use weir::limits::rules::limit::{LimitId, LimitInForce};
 
-use crate::support::{Client, Weir, descriptor_with_hits, request};
+use crate::support::{Weir, http_client};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -44,22 +41,6 @@ small,free,1,,
 
 fn files(tenants: &str) -> [(&'static str, &str); 2] {
     [("limits.yaml", LIMITS), ("tenants.csv", tenants)]
-}
-
-async fn call(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
-    client
-        .should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)]))
-        .await
-        .expect("an answer")
-        .into_inner()
-}
-
-/// The limit and its name, and the hits that remain, without counting; (0, "", 0) without a limit.
-async fn peek(client: &mut Client, entries: &[(&str, &str)]) -> (u32, String, u32) {
-    let response = call(client, entries, 0).await;
-    let status = &response.statuses[0];
-    let limit = status.current_limit.clone().unwrap_or_default();
-    (limit.requests_per_unit, limit.name, status.limit_remaining)
 }
 
 #[test]
@@ -307,104 +288,32 @@ proptest::proptest! {
     }
 }
 
-/// Runs a command against a service, which has to succeed.
-fn run(weir: &Weir, token: &std::path::Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command
-        .env_clear()
-        .args(arguments)
-        .env("TZ", "UTC")
-        .env("WEIR_ADMIN", weir.listener("debug").to_string());
-    let output = command
-        .env("WEIR_ADMIN_TOKEN_FILE", token)
-        .output()
-        .expect("the binary runs");
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Rows are raised, blocked and reset by their values.
-async fn order_by_their_values(weir: &Weir, token: &Path, client: &mut Client) {
-    let run = |arguments: &[&str]| run(weir, token, arguments);
-    run(&["raise", "-d", "shop", "--to", "20/year", "tenant=big"]);
-    assert_eq!(peek(client, &[("tenant", "big")]).await.0, 20);
-    let text = run(&["explain", "-d", "shop", "tenant=big"]);
-    assert!(
-        text.starts_with(
-            "tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"
+#[test]
+fn operators_see_rows() {
+    let weir = Weir::start(&files(TENANTS), &[]);
+    for (subject, expected) in [
+        (
+            "tenant=big",
+            "tenant=big: 9 per year, plan pro, row tenants.csv:3\n",
         ),
-        "{text}"
-    );
-    let text = run(&["raise", "-d", "shop", "--to", "6/year", "--all", "tenant=*"]);
-    assert!(text.contains("shop.tenant"), "{text}");
-    let mut limits = Vec::new();
-    for value in ["acme", "small", "new"] {
-        limits.push(peek(client, &[("tenant", value)]).await.0);
-    }
-    assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
-    run(&["block", "-d", "shop", "tenant=acme"]);
-    assert_eq!(
-        call(client, &[("tenant", "acme")], 1).await.overall_code(),
-        Code::OverLimit
-    );
-    let text = run(&["reset", "-d", "shop", "tenant=new"]);
-    assert!(text.contains("shop.tenant"), "{text}");
-    assert_eq!(peek(client, &[("tenant", "new")]).await.2, 6);
-}
-
-#[tokio::test]
-async fn operators_see_rows_and_order_beside_them() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (tokens, token) = (folder.path().join("tokens"), folder.path().join("token"));
-    fs::write(&tokens, "alice:0123456789abcdef0123\n").expect("written");
-    fs::write(&token, "0123456789abcdef0123\n").expect("written");
-    let weir = Weir::start(
-        &files(TENANTS),
-        &[("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))],
-    );
-    let client = &mut weir.client().await;
-
-    let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
-    assert!(
-        text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("rate 9 per year")
-            && text.contains("plan pro")
-            && text.contains("name the big one"),
-        "{text}"
-    );
-    let text = run(
-        &weir,
-        &token,
-        &["explain", "-d", "shop", "tenant=new", ",", "only=new"],
-    );
-    assert!(
-        text.contains("tenant=new: 2 per year, plan free\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains(
+        ("tenant=big", "name the big one"),
+        ("tenant=new", "tenant=new: 2 per year, plan free\n"),
+        (
+            "only=new",
             "only=new: not limited: the table tenants.csv has no row for only=new, and there is no \
-             'rate_limit'"
+             'rate_limit'",
         ),
-        "{text}"
-    );
-
-    order_by_their_values(&weir, &token, client).await;
-
-    let page = crate::support::http_client::get(weir.listener("debug"), "/rlconfig").body;
-    assert!(
-        page.contains("shop.tenant: unit=YEAR requests_per_unit=5")
-            && page.contains("plan: pro, table: tenants.csv, rows: 2"),
-        "{page}"
-    );
-    let by_rows = "shop.only: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: \
-        false, table: tenants.csv, rows: 0, from: limits.yaml:12\n";
-    assert!(page.contains(by_rows), "{page}");
+    ] {
+        let text = weir.command(&["explain", "-d", "shop", subject]);
+        assert!(text.contains(expected), "{subject}: {text}");
+    }
+    let page = http_client::get(weir.listener("debug"), "/rlconfig").body;
+    for expected in [
+        "shop.tenant: unit=YEAR requests_per_unit=5",
+        "plan: pro, table: tenants.csv, rows: 2",
+        "shop.only: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
+         table: tenants.csv, rows: 0, from: limits.yaml:12\n",
+    ] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
 }

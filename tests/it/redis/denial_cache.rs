@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
+use crate::support::{Client, RedisServer, Weir, ask, descriptor_with_hits};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &[(&str, &str)] = &[("limits.yaml", FEW)];
@@ -29,14 +29,12 @@ descriptors:
 ";
 
 async fn call(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
-    client
-        .should_rate_limit(request(
-            "denied",
-            vec![descriptor_with_hits(&[(key, "x")], hits)],
-        ))
-        .await
-        .expect("an answer")
-        .into_inner()
+    ask(
+        client,
+        "denied",
+        vec![descriptor_with_hits(&[(key, "x")], hits)],
+    )
+    .await
 }
 
 async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
@@ -157,8 +155,7 @@ async fn a_cached_refusal_with_usage_leaves_the_other_checks_to_the_script() {
     let client = &mut weir.client().await;
     while code(client, "recorded", 1).await == Code::Ok {}
     let both = ["recorded", "slow"].map(|key| descriptor_with_hits(&[(key, "x")], 1));
-    let answer = client.should_rate_limit(request("denied", both.to_vec()));
-    let answer = answer.await.expect("an answer").into_inner();
+    let answer = ask(client, "denied", both.to_vec()).await;
     let left = |index: usize| answer.statuses[index].limit_remaining;
     assert_eq!((left(0), left(1)), (0, 9), "{answer:?}");
     let errors = "weir_redis_errors_total{error=\"server_error\"}";

@@ -20,7 +20,7 @@ use crate::support::cluster::one_node;
 use crate::support::redis::{RedisServer, connect};
 use crate::support::relay::{Relay, refuse, script_keys};
 use crate::support::wait::eventually_async;
-use crate::support::{Weir, descriptor, http_client, request};
+use crate::support::{Weir, ask, descriptor, http_client};
 
 const CALLERS: usize = 12;
 const CALLS: u64 = 40;
@@ -270,8 +270,7 @@ async fn operators_see_why_each_slot_is_sent_by_itself() {
                 descriptor(&[("bucket", &value)]),
                 descriptor(&[("held", &value), ("reserve", &id)]),
             ];
-            let answer = client.should_rate_limit(request("shop", descriptors)).await;
-            let answer = answer.expect("an answer").into_inner();
+            let answer = ask(client, "shop", descriptors).await;
             assert_eq!(answer.overall_code(), Code::Ok);
             for status in answer.statuses {
                 assert_eq!(u64::from(status.limit_remaining), 999 - round);

@@ -1,13 +1,11 @@
 //! The script beyond its arithmetic: unreadable keys, `all_or_none`, lost scripts, late calls, and
 //! many clients at once.
 
-use std::sync::Arc;
-
 use bb8_redis::redis::Value;
 use weir::core::algorithm::{self, AlgorithmKind};
 use weir::core::time::{Rate, Unit};
 use weir::limits::rules::Commit;
-use weir::store::redis::{Deployment, ScriptRef};
+use weir::store::redis::ScriptRef;
 
 use super::*;
 use crate::support::redis::{RedisServer, connect};
@@ -196,65 +194,6 @@ async fn an_unreadable_key_fails_only_its_own_check() {
 }
 
 #[tokio::test]
-async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    for (name, algorithm) in each_algorithm(4) {
-        let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, check_of(algorithm, hits)));
-        let expected = [
-            (true, 2),
-            (true, 3),
-            (false, 3),
-            (true, 4),
-            (false, 4),
-            (true, 4),
-            (true, 2),
-            (true, 2),
-            (true, 4),
-        ];
-        assert_eq!(
-            used(&decide(&redis, checks_of(&hits)).await),
-            expected.map(Ok),
-            "{name}"
-        );
-        server.flush();
-        let group = decide(&redis, all_or_none(&hits)).await;
-        let refused =
-            |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
-        assert_eq!(
-            used(&group),
-            expected.iter().map(refused).collect::<Vec<_>>(),
-            "{name}: nothing is counted"
-        );
-        assert_eq!(server.keys(), Vec::<String>::new(), "{name}");
-        let group = decide(&redis, all_or_none(&hits[..2])).await;
-        assert_eq!(used(&group), [Ok((true, 2)), Ok((true, 3))], "{name}");
-        server.assert_every_key_expires();
-        server.flush();
-    }
-}
-
-#[tokio::test]
-async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    for round in 1..4 {
-        server.run::<()>(&["SCRIPT", "FLUSH"]);
-        let limits = each_algorithm(10);
-        let mut checks: Vec<_> = limits
-            .iter()
-            .map(|(name, algorithm)| (*name, check_of(*algorithm, 1)))
-            .collect();
-        // A check that runs by transaction splits the checks into two script calls.
-        checks.insert(3, ("counted", check(10, 1)));
-        let answers = decide(&redis, checks_of(&checks)).await;
-        assert_eq!(used(&answers), vec![Ok((true, round)); 7], "round {round}");
-    }
-    assert_eq!(redis.deployment().error_counts(), []);
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
 async fn a_late_call_counts_nothing() {
     let server = RedisServer::start();
     let mut connection = server.connection();
@@ -292,66 +231,6 @@ async fn a_late_call_counts_nothing() {
         }
         server.flush();
     }
-}
-
-#[test]
-fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
-    const LIMIT: u64 = 300;
-    let server = RedisServer::start();
-    let processes = [
-        Deployment::new(server.options()),
-        Deployment::new(server.options()),
-    ];
-    for (name, algorithm) in each_algorithm(LIMIT) {
-        let allowed: u64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = processes
-                .iter()
-                .map(|shared| {
-                    scope.spawn(|| {
-                        let redis = Redis::new(Arc::clone(shared), None);
-                        let runtime = tokio::runtime::Builder::new_current_thread()
-                            .enable_all()
-                            .build()
-                            .expect("a runtime");
-                        runtime.block_on(async {
-                            let clients: Vec<_> = (0..32)
-                                .map(|_| {
-                                    let redis = redis.clone();
-                                    tokio::spawn(async move {
-                                        let mut allowed = 0;
-                                        for _ in 0..8 {
-                                            let answers = decide(
-                                                &redis,
-                                                checks_of(&[(name, check_of(algorithm, 1))]),
-                                            )
-                                            .await;
-                                            allowed += u64::from(
-                                                answers.verdicts()[0]
-                                                    .expect("Redis is well")
-                                                    .allowed,
-                                            );
-                                        }
-                                        allowed
-                                    })
-                                })
-                                .collect();
-                            let mut allowed = 0;
-                            for client in clients {
-                                allowed += client.await.expect("no panic");
-                            }
-                            allowed
-                        })
-                    })
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic"))
-                .sum()
-        });
-        assert_eq!(allowed, LIMIT, "{name}");
-    }
-    server.assert_every_key_expires();
 }
 
 /// When requests of one call are decided.

@@ -175,25 +175,3 @@ async fn a_rotated_password_in_a_file_is_used_without_a_restart() {
     recovery_time(&redis).await;
     assert!(!format!("{redis:?}").contains("s3cret"));
 }
-
-#[tokio::test]
-async fn an_acl_user_logs_in_over_tls() {
-    let secured = Secured::start(&[]);
-    secured
-        .server
-        .run::<()>(&["ACL", "SETUSER", "weir", "on", ">p%:@s3cret", "~*", "+@all"]);
-    secured
-        .server
-        .run::<()>(&["ACL", "SETUSER", "default", "resetpass"]);
-    let url = format!(
-        "rediss://weir:p%25%3A%40s3cret@localhost:{}/2",
-        secured.tls_port
-    );
-    let redis = connect(options(&url, &secured.trusting()));
-    assert_eq!(hit(&redis).await, Ok(1));
-    let without_login = secured.redis("localhost", &secured.trusting());
-    assert_eq!(
-        hit(&without_login).await,
-        Err(StoreError::NotExecuted("auth"))
-    );
-}

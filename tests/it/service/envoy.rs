@@ -11,10 +11,9 @@ use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::envoy::{Envoy, with};
-use crate::support::http_client::{self, exchange, get, request, request_from};
+use crate::support::http_client::{self, get, request, request_from};
 use crate::support::wait::{self, eventually};
-use crate::support::{RedisServer, Weir};
-use crate::support::{ports, tools};
+use crate::support::{Weir, ports, tools};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -226,50 +225,6 @@ fn a_header_is_limited_by_its_value_of_any_bytes() {
     assert_eq!(site.envoy.stat("cluster.application.ratelimit.error"), 0);
 }
 
-#[test]
-fn address_generic_key_and_header_match() {
-    let site = descriptors();
-    let from =
-        |last| move || request_from(Ipv4Addr::new(127, 0, 0, last), site.front, "/address", &[]);
-    assert_eq!(statuses(from(2)), [200, 200, 429]);
-    assert_eq!(statuses(from(3)), [200, 200, 429]);
-    assert_eq!(statuses(|| get(site.front, "/generic")), [200, 200, 429]);
-    let bulk = |kind: &[u8]| request(site.front, "/match", &[("x-kind", kind)]).status;
-    assert_eq!(
-        [
-            bulk(b"bulk"),
-            bulk(b"bulk"),
-            bulk(b"single"),
-            bulk(b"single")
-        ],
-        [200, 429, 200, 200]
-    );
-}
-
-#[test]
-fn response_headers_show_what_remains() {
-    let site = descriptors();
-    for (left, status) in [("1", 200), ("0", 200), ("0", 429)] {
-        let response = get(site.front, "/generic");
-        assert_eq!(response.status, status);
-        assert_eq!(
-            header(&response, "x-ratelimit-limit"),
-            "2, 2;w=31536000;name=\"special\""
-        );
-        assert_eq!(header(&response, "x-ratelimit-remaining"), left);
-        let reset: u64 = header(&response, "x-ratelimit-reset")
-            .parse()
-            .expect("seconds");
-        assert!((1..=YEAR_AT_MOST).contains(&reset), "{reset}");
-    }
-    let response = get(site.front, "/half-minute");
-    assert_eq!(header(&response, "x-ratelimit-limit"), "1000, 1000;w=30");
-    let reset: u64 = header(&response, "x-ratelimit-reset")
-        .parse()
-        .expect("seconds");
-    assert!((1..=30).contains(&reset), "{reset}");
-}
-
 /// A client reads how many hits remain, of how many, and the window in which as many are admitted
 /// on average.
 #[test]
@@ -298,35 +253,6 @@ fn response_headers_of_bursts_make_sense_together() {
     }
 }
 
-/// Allowed without a count: a client would stop if the headers said that nothing remains.
-#[test]
-fn what_a_failure_policy_allows_has_no_headers_about_a_limit() {
-    let mut redis = RedisServer::absent();
-    let site = site_with(&generic("open"), &[("REDIS_URL", &redis.url())]);
-    for _ in 0..3 {
-        let response = get(site.front, "/generic");
-        assert_eq!(response.status, 200);
-        for name in [
-            "x-ratelimit-limit",
-            "x-ratelimit-remaining",
-            "x-ratelimit-reset",
-        ] {
-            assert_eq!(response.header(name), None, "{response:?}");
-        }
-    }
-    redis.start_again();
-    let counted = || {
-        get(site.front, "/generic")
-            .header("x-ratelimit-limit")
-            .map(ToOwned::to_owned)
-    };
-    assert_eq!(
-        eventually(counted).as_deref(),
-        Some("10, 10;w=31536000"),
-        "counted again"
-    );
-}
-
 #[test]
 fn hits_per_descriptor_looks_and_charges_at_the_end_of_a_stream() {
     let site = descriptors();
@@ -336,16 +262,6 @@ fn hits_per_descriptor_looks_and_charges_at_the_end_of_a_stream() {
         "4 + 4 of 10, and 4 more"
     );
     charged_at_the_end(&site);
-}
-
-/// A token budget of a language model: the cost of a request is known only when its response has
-/// ended.
-#[test]
-fn a_token_bucket_is_charged_at_the_end_of_a_stream() {
-    charged_at_the_end(&site(
-        &include_str!("envoy/descriptors.yaml")
-            .replace("descriptor_value: tokens", "descriptor_value: budget"),
-    ));
 }
 
 fn charged_at_the_end(site: &Site) {
@@ -367,47 +283,6 @@ fn charged_at_the_end(site: &Site) {
         ],
         [429, 429],
         "12 of 10 are taken"
-    );
-}
-
-/// Five requests per second with `max_delay: 1s`: of twelve concurrent requests, one passes, five
-/// wait for their slots, and six are refused.
-#[test]
-fn a_leaky_bucket_delays_what_fits_and_refuses_the_rest() {
-    let site = site(
-        &include_str!("envoy/descriptors.yaml")
-            .replace("descriptor_value: special", "descriptor_value: paced"),
-    );
-    let began = std::time::Instant::now();
-    let mut answers: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..12)
-            .map(|_| scope.spawn(|| (get(site.front, "/generic").status, began.elapsed())))
-            .collect();
-        asked
-            .into_iter()
-            .map(|thread| thread.join().expect("an answer"))
-            .collect()
-    });
-    answers.sort();
-    let passed: Vec<_> = answers
-        .iter()
-        .filter(|(status, _)| *status == 200)
-        .map(|(_, after)| *after)
-        .collect();
-    assert!(
-        (6..=7).contains(&passed.len()),
-        "a seventh passes only where a busy machine spreads the twelve over a slot: {answers:?}"
-    );
-    assert_eq!(
-        answers.len() - passed.len(),
-        answers.iter().filter(|(status, _)| *status == 429).count()
-    );
-    let gaps = passed.windows(2).map(|pair| pair[1] - pair[0]);
-    let spread = *passed.last().expect("some passed") - passed[0];
-    assert!(
-        spread >= std::time::Duration::from_millis(900),
-        "spread over a second, not {spread:?}: {gaps:?}",
-        gaps = gaps.collect::<Vec<_>>()
     );
 }
 
@@ -548,16 +423,6 @@ fn a_client_that_sends_a_long_tracestate_is_limited() {
         site.envoy.stat("cluster.application.ratelimit.over_limit"),
         21
     );
-}
-
-#[test]
-fn connections_over_the_limit_are_closed() {
-    let site = site(include_str!("envoy/tcp.yaml"));
-    let connect = || exchange(Ipv4Addr::LOCALHOST, site.front, b"").expect("a connection");
-    assert_eq!([connect(), connect(), connect()], [b"hello\n"; 3]);
-    assert_eq!([connect(), connect()], [b""; 2], "closed without a byte");
-    assert_eq!(site.envoy.stat("ratelimit.front.over_limit"), 2);
-    assert_eq!(site.envoy.stat("ratelimit.front.error"), 0);
 }
 
 #[test]

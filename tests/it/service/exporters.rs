@@ -6,7 +6,7 @@ mod statsd;
 use std::net::SocketAddr;
 
 use crate::support::wait::eventually_async;
-use crate::support::{RedisServer, Weir, descriptor, http_client, request, tools};
+use crate::support::{RedisServer, Weir, ask, descriptor, http_client, tools};
 
 /// Limits as Envoy Gateway makes them of a policy with one rule, and one with two headers.
 const GATEWAY: &[(&str, &str)] = &[(
@@ -70,10 +70,7 @@ fn series(page: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
 async fn call(weir: &Weir, entries: &[(&str, &str)], times: usize) {
     let client = &mut weir.client().await;
     for _ in 0..times {
-        client
-            .should_rate_limit(request(DOMAIN, vec![descriptor(entries)]))
-            .await
-            .expect("an answer");
+        ask(client, DOMAIN, vec![descriptor(entries)]).await;
     }
 }
 

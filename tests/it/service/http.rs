@@ -2,7 +2,7 @@
 
 mod slow_clients;
 
-use crate::support::{self, Weir, descriptor, http_client, request};
+use crate::support::{self, Weir, ask, descriptor, http_client};
 
 const BODY: &str =
     r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "year", "value": "json"}]}]}"#;
@@ -36,15 +36,13 @@ async fn a_json_request_is_decided_like_a_grpc_request() {
         );
     }
     // The same key as over gRPC.
-    let response = weir
-        .client()
-        .await
-        .should_rate_limit(request("demo", vec![descriptor(&[("year", "json")])]))
-        .await;
-    assert_eq!(
-        response.expect("an answer").into_inner().statuses[0].limit_remaining,
-        0
-    );
+    let response = ask(
+        &mut weir.client().await,
+        "demo",
+        vec![descriptor(&[("year", "json")])],
+    )
+    .await;
+    assert_eq!(response.statuses[0].limit_remaining, 0);
 }
 
 /// JSON passed the client certificates of the gRPC port.

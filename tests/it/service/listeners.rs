@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::support::certificates::Files;
 use crate::support::envoy::{Envoy, with};
-use crate::support::{Client, DEMO, Weir, descriptor, http_client, request, tools};
+use crate::support::{Client, DEMO, Weir, ask, descriptor, http_client, tools};
 
 fn weir(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir"))
@@ -34,11 +34,8 @@ async fn a_unix_socket_is_served_and_removed() {
     let mut first = Weir::start(DEMO, &[("GRPC_UDS", &text), ("DRAIN_DELAY", "0s")]);
     assert_eq!(mode(&path), 0o660);
     let mut client = Client::new(unix_channel(&text).await);
-    let answer = client
-        .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
-        .await
-        .expect("an answer");
-    assert_eq!(answer.into_inner().statuses[0].limit_remaining, 1);
+    let answer = ask(&mut client, "demo", vec![descriptor(&[("year", "1")])]).await;
+    assert_eq!(answer.statuses[0].limit_remaining, 1);
     let address = format!("unix:{text}");
     let hit = weir(&["hit", "-d", "demo", "year=1", "--address", &address]);
     assert!(

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::log::Log;
 use crate::support::wait::eventually;
-use crate::support::{DEMO, Weir, descriptor, http_client, ports, raw_call, request};
+use crate::support::{DEMO, Weir, ask, descriptor, http_client, ports, raw_call};
 
 /// The lines of the log as JSON whose message begins with `start`.
 fn lines(weir: &Weir, start: &str) -> Vec<Value> {
@@ -105,10 +105,7 @@ async fn ask_for_twenty_lines(weir: &Weir) {
         ("unknown", vec![year()]),
         ("demo", vec![year(); 100]),
     ] {
-        client
-            .should_rate_limit(request(domain, descriptors))
-            .await
-            .expect("an answer");
+        ask(&mut client, domain, descriptors).await;
     }
 }
 
@@ -182,11 +179,12 @@ async fn decisions_of_chosen_descriptors_are_logged_at_debug_level() {
 async fn without_debug_level_no_decision_is_logged_and_the_log_says_so() {
     for environment in [&[("LOG_DECISIONS", "*")][..], &[("LOG_LEVEL", "debug")]] {
         let weir = Weir::start(DEMO, environment);
-        weir.client()
-            .await
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
-            .await
-            .expect("an answer");
+        ask(
+            &mut weir.client().await,
+            "demo",
+            vec![descriptor(&[("year", "1")])],
+        )
+        .await;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         assert_eq!(
             lines(&weir, "decision"),
@@ -208,16 +206,15 @@ async fn refusals_are_logged_with_a_bound_for_each_limit() {
     let mut client = weir.client().await;
     let began = std::time::Instant::now();
     for _ in 0..40 {
-        client
-            .should_rate_limit(request(
-                "demo",
-                vec![
-                    descriptor(&[("year", "a\n\u{1b}[2J")]),
-                    descriptor(&[("year", "b")]),
-                ],
-            ))
-            .await
-            .expect("an answer");
+        ask(
+            &mut client,
+            "demo",
+            vec![
+                descriptor(&[("year", "a\n\u{1b}[2J")]),
+                descriptor(&[("year", "b")]),
+            ],
+        )
+        .await;
     }
     let within = began.elapsed().as_secs() as usize;
     // Two hits of each value are allowed; the other 76 share the lines of their limit.
@@ -254,10 +251,7 @@ async fn refusals_are_logged_with_a_bound_for_each_limit() {
     // A second later there is a line again, which says how many had none.
     let lines_before = told.len();
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
-    client
-        .should_rate_limit(request("demo", vec![descriptor(&[("year", "b")])]))
-        .await
-        .expect("an answer");
+    ask(&mut client, "demo", vec![descriptor(&[("year", "b")])]).await;
     let later = crate::support::wait::eventually_async(|| {
         Some(lines(&weir, "refused")).filter(|lines| lines.len() > lines_before)
     })

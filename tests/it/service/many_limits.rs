@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::wait::eventually;
-use crate::support::{Weir, descriptor, request};
+use crate::support::{Weir, ask, descriptor};
 
 /// Bytes of a limit with a name, as deploy/capacity.md promises.
 const MOST_OF_A_LIMIT: f64 = 1_536.0;
@@ -78,8 +78,7 @@ async fn limits_take_the_memory_that_is_promised_and_give_it_back() {
         assert!(peak < 2.0 * most, "{peak} bytes");
         // The counter of a limit that is the same goes on.
         let hit = descriptor(&[("route", "/orders/00000009")]);
-        let answer = client.should_rate_limit(request("many", vec![hit])).await;
-        let answer = answer.expect("an answer").into_inner();
+        let answer = ask(client, "many", vec![hit]).await;
         let left = 1_009 - (generation - 1);
         assert_eq!(answer.statuses[0].limit_remaining, left);
     }

@@ -8,7 +8,7 @@ use weir::observe::metrics::all_families;
 
 use crate::support::sentinel::SentinelSet;
 use crate::support::wait::eventually_async;
-use crate::support::{self, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools};
+use crate::support::{self, RedisServer, Weir, ask, descriptor, descriptor_with_hits, request};
 
 /// The names of the labels of one sample line.
 fn label_names(line: &str) -> Vec<&str> {
@@ -157,25 +157,6 @@ async fn every_family_of_a_scrape_is_declared() {
     );
 }
 
-/// The counters of Weir whose increase is an alert.
-fn alerted() -> BTreeSet<String> {
-    let rules = tools::file("deploy/monitoring/alerts.yaml");
-    let counted = rules
-        .split("increase(")
-        .skip(1)
-        .chain(rules.split("rate(").skip(1));
-    let name = |text: &str| {
-        text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    counted
-        .map(name)
-        .filter(|name| name.starts_with("weir_") && name.ends_with("_total"))
-        .collect()
-}
-
 /// While no Sentinel names the primary, and no node of a cluster answers, something is down all the
 /// same; and it is gone once a server is known.
 #[tokio::test]
@@ -225,53 +206,6 @@ async fn servers_that_were_never_found_are_down() {
     );
 }
 
-/// A counter that appears with its first event has no increase: Prometheus sees no change.
-#[test]
-fn what_alerts_look_at_is_there_from_the_first_scrape() {
-    let redis = RedisServer::absent();
-    let names = alerted();
-    assert!(names.len() >= 9, "{names:?}");
-    // Redis itself counts what it evicts, a worker's time does not begin with 0, and handshakes are
-    // counted with TLS.
-    let others = [
-        "weir_tls_handshakes_total",
-        "weir_redis_evicted_keys_total",
-        "weir_worker_busy_seconds_total",
-    ];
-    for (environment, absent) in [
-        (
-            &[][..],
-            &["weir_local_evicted_total", "weir_redis_counters_lost_total"][..],
-        ),
-        (
-            &[("REDIS_URL", &*redis.url())],
-            &["weir_memory_evicted_total"],
-        ),
-    ] {
-        let budget = (
-            "budget.yaml",
-            "domain: b\ndescriptors: [{ key: a, rate_limit: { unit: year, requests_per_unit: 2, \
-             notify: [80%] } }]",
-        );
-        let weir = Weir::start(&[support::DEMO, &[budget]].concat(), environment);
-        let page = weir.get("/metrics").1;
-        for name in names
-            .iter()
-            .filter(|name| !absent.contains(&name.as_str()) && !others.contains(&name.as_str()))
-        {
-            let samples: Vec<_> = page
-                .lines()
-                .filter(|line| line.starts_with(&**name))
-                .collect();
-            assert!(!samples.is_empty(), "no {name} in {page}");
-            assert!(
-                samples.iter().all(|sample| sample.ends_with(" 0")),
-                "{samples:?}"
-            );
-        }
-    }
-}
-
 /// A client that does nothing but ask makes its worker busy, and the process with it.
 #[cfg(target_os = "linux")]
 async fn assert_busy_is_cpu_time(weir: &Weir, client: &mut support::Client) {
@@ -291,10 +225,7 @@ async fn assert_busy_is_cpu_time(weir: &Weir, client: &mut support::Client) {
     while busy() < busy_before + 0.05 {
         assert!(began.elapsed().as_secs() < 60, "{} s busy", busy());
         for _ in 0..500 {
-            let _ = client
-                .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
-                .await
-                .expect("an answer");
+            let _ = ask(client, "demo", vec![descriptor(&[("year", "x")])]).await;
         }
     }
     let (busy, cpu) = (
@@ -322,10 +253,7 @@ async fn the_process_its_workers_and_its_connections_are_shown() {
         weir.client().await,
     ];
     for client in &mut clients {
-        let _ = client
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
-            .await
-            .expect("an answer");
+        let _ = ask(client, "demo", vec![descriptor(&[("year", "x")])]).await;
     }
     assert_eq!(weir.metric("weir_connections"), Some(3.0));
     assert!(value("process_open_fds") >= files + 3.0);

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::support::wait::eventually_async;
-use crate::support::{Client, Weir, config_map, descriptor, descriptor_with_hits, request};
+use crate::support::{Client, Weir, ask, config_map, descriptor, descriptor_with_hits, request};
 
 /// Limits of the domain `d`; the amount for `user` shows which version of the file is in force.
 fn limits(requests_per_unit: u32) -> String {
@@ -26,11 +26,7 @@ fn limits(requests_per_unit: u32) -> String {
 /// nothing.
 async fn limit_in_force(client: &mut Client) -> u32 {
     let peek = descriptor_with_hits(&[("user", "looker")], 0);
-    let response = client
-        .should_rate_limit(request("d", vec![peek]))
-        .await
-        .expect("an answer")
-        .into_inner();
+    let response = ask(client, "d", vec![peek]).await;
     response.statuses[0]
         .current_limit
         .as_ref()

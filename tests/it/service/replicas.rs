@@ -5,7 +5,7 @@ use weir::core::proto::rate_limit_response::Code;
 
 use crate::deploy::stores::isolated;
 use crate::support::weir::ARGUMENTS;
-use crate::support::{Client, RedisServer, Weir, descriptor, request};
+use crate::support::{Client, RedisServer, Weir, ask, descriptor};
 
 /// A limit per year, so that no window ends while a test runs.
 const LIMITS: &[(&str, &str)] = &[(
@@ -21,11 +21,7 @@ descriptors:
 /// Asks for a hit of this user. Returns whether it is within the limit, the limit that is shown,
 /// and what remains of it.
 async fn call(client: &mut Client, user: &str) -> (bool, u32, u32) {
-    let answer = client
-        .should_rate_limit(request("shop", vec![descriptor(&[("user", user)])]))
-        .await
-        .expect("an answer")
-        .into_inner();
+    let answer = ask(client, "shop", vec![descriptor(&[("user", user)])]).await;
     let status = &answer.statuses[0];
     let limit = status
         .current_limit

@@ -19,7 +19,7 @@ use weir::core::proto::xds::{
 };
 
 use crate::support::control_plane::{ControlPlane, NODE, Sent};
-use crate::support::{Client, Weir, descriptor, request};
+use crate::support::{Client, Weir, ask, descriptor, request};
 
 /// A limit per year, so that no window ends while a test runs.
 pub(crate) fn yearly(requests_per_unit: u32) -> RateLimitPolicy {
@@ -136,11 +136,7 @@ pub(crate) async fn wait_for_amount(client: &mut Client, domain: &str, expected:
 
 /// Asks for one hit, and returns whether it is allowed.
 pub(crate) async fn hit(client: &mut Client, domain: &str, entries: &[(&str, &str)]) -> bool {
-    let answer = client
-        .should_rate_limit(request(domain, vec![descriptor(entries)]))
-        .await
-        .expect("an answer")
-        .into_inner();
+    let answer = ask(client, domain, vec![descriptor(entries)]).await;
     answer.overall_code() == Code::Ok
 }
 

@@ -129,22 +129,3 @@ fn draft_03_headers_are_those_of_envoy() {
         [200, 200, 429]
     );
 }
-
-#[test]
-fn a_refusal_has_no_body_unless_asked() {
-    let site = descriptors();
-    let refused = std::iter::repeat_with(|| get(site.front, "/generic"))
-        .take(3)
-        .last()
-        .expect("three");
-    assert_eq!((refused.status, &*refused.body), (429, ""));
-    for name in [
-        "content-type",
-        "retry-after",
-        "ratelimit",
-        "ratelimit-policy",
-        "ratelimit-limit",
-    ] {
-        assert_eq!(refused.header(name), None, "{refused:?}");
-    }
-}

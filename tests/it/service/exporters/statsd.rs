@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{DOMAIN, GATEWAY, ROUTE, call};
 use crate::support::wait::TIMEOUT;
-use crate::support::{RedisServer, Weir, descriptor, request};
+use crate::support::{RedisServer, Weir, ask, descriptor, request};
 
 const ENTRIES: [(&str, &str); 2] = [(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")];
 
@@ -393,13 +393,13 @@ async fn values_cannot_add_tags() {
     );
     let weir = Weir::start(&[("limits.yaml", &limits)], &environment);
     let value = "a,env:forged#x|c\nforged:1|c";
-    let answer = weir
-        .client()
-        .await
-        .should_rate_limit(request("shop", vec![descriptor(&[("user", value)])]))
-        .await
-        .expect("an answer");
-    assert_eq!(answer.into_inner().statuses[0].limit_remaining, 8);
+    let answer = ask(
+        &mut weir.client().await,
+        "shop",
+        vec![descriptor(&[("user", value)])],
+    )
+    .await;
+    assert_eq!(answer.statuses[0].limit_remaining, 8);
     let mut received = Received::default();
     let name = "hits#user:a_env_forged_x_c_forged_1_c";
     received.until(&server, |received| {

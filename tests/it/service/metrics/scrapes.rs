@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::wait::{TIMEOUT, eventually_async};
-use crate::support::{Weir, descriptor, http_client, request};
+use crate::support::{Weir, ask, descriptor, http_client};
 
 const KIB: u64 = 1 << 10;
 
@@ -45,10 +45,7 @@ async fn readers_that_do_not_read_share_the_text() {
     let weir = Weir::start(&[("limits.yaml", &many_limits(5_000))], &[]);
     let client = &mut weir.client().await;
     let mut call = async || {
-        client
-            .should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])]))
-            .await
-            .expect("an answer");
+        ask(client, "many", vec![descriptor(&[("key_7", "x")])]).await;
     };
     let hits =
         || weir.metric("ratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"}");

@@ -13,7 +13,7 @@ use super::raw::{
     wait_until_read,
 };
 use crate::support::wait::{TIMEOUT, eventually_within};
-use crate::support::{Client, Weir, descriptor, exclusive, request};
+use crate::support::{Client, Weir, ask, descriptor, exclusive};
 
 /// A connection with an answered call, half a message and half a header block.
 fn unfinished(weir: &Weir) -> Option<TcpStream> {
@@ -205,12 +205,7 @@ fn of_value(algorithm: &str, value: usize, id: &str) -> RateLimitDescriptor {
 }
 
 async fn code(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> Code {
-    client
-        .should_rate_limit(request("values", descriptors))
-        .await
-        .expect("an answer")
-        .into_inner()
-        .overall_code()
+    ask(client, "values", descriptors).await.overall_code()
 }
 
 /// A store of keys was bounded in keys only: with requests in flight, 200,000 of a million took 190

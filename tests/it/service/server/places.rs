@@ -21,7 +21,7 @@ use super::raw::{
 use crate::support::proxy::{Forwarding, Proxy};
 use crate::support::wait::{TIMEOUT, eventually_async};
 use crate::support::{
-    Client, RedisServer, Weir, descriptor, descriptor_with_hits, http_client, request,
+    Client, RedisServer, Weir, ask, descriptor, descriptor_with_hits, http_client, request,
 };
 
 const PLACES: u32 = 1_000;
@@ -80,8 +80,7 @@ async fn taken(client: &mut Client, domain: &str) -> [u32; 2] {
     let mut taken = [0; 2];
     for (key, taken) in ["user", "team"].into_iter().zip(&mut taken) {
         let peek = descriptor_with_hits(&[(key, "ann"), ("request", "unknown")], 0);
-        let answer = client.should_rate_limit(request(domain, vec![peek])).await;
-        let answer = answer.expect("an answer").into_inner();
+        let answer = ask(client, domain, vec![peek]).await;
         *taken = PLACES - answer.statuses[0].limit_remaining;
     }
     taken
@@ -239,10 +238,7 @@ async fn resets_that_cross_the_answer(weir: &Weir, client: &mut Client) {
 async fn release(client: &mut Client, domain: &str, id: &str) {
     let of = |key| descriptor_with_hits(&[(key, "ann"), ("request", id)], -1);
     let both = ["user", "team"].map(of).to_vec();
-    client
-        .should_rate_limit(request(domain, both))
-        .await
-        .expect("an answer");
+    ask(client, domain, both).await;
 }
 
 /// Connections that end at once, and clients whose windows have no room for an answer.

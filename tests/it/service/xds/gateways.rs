@@ -1,15 +1,14 @@
-//! The trees that Envoy Gateway and Envoy AI Gateway send, asked as their Envoys ask.
+//! The trees that Envoy Gateway sends, asked as its Envoys ask.
 //!
-//! Source of the trees: envoyproxy/gateway, internal/xds/translator/ratelimit.go;
-//! envoyproxy/ai-gateway, internal/translator (August 2026).
+//! Source of the trees: envoyproxy/gateway, internal/xds/translator/ratelimit.go (August 2026).
 
 use weir::core::proto::RateLimitRequest;
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::xds::RateLimitDescriptor;
 
 use super::{config, leaf, node, start, yearly};
-use crate::support::control_plane::{ControlPlane, NODE, Sent};
-use crate::support::{Client, descriptor, descriptor_with_hits, request};
+use crate::support::control_plane::ControlPlane;
+use crate::support::{Client, descriptor, request};
 
 /// The overall code of a request whose descriptors have these entries.
 async fn code(client: &mut Client, domain: &str, descriptors: &[&[(&str, &str)]]) -> Code {
@@ -196,103 +195,4 @@ async fn nodes_that_meet_are_merged_and_do_not_refuse_the_domain() {
         assert_eq!(code(client, LISTENER, &[&address]).await, expected);
     }
     weir.wait_for_log("masked_remote_address").await;
-}
-
-/// What Envoy AI Gateway sends for the quotas of two backends.
-fn quotas_of_backends() -> Vec<RateLimitDescriptor> {
-    let bucket = |key: &str, value: &str, amount| RateLimitDescriptor {
-        quota_mode: true,
-        ..leaf(key, value, yearly(amount))
-    };
-    let model = |name: &str, below| node("model_name_override", name, below);
-    vec![
-        node(
-            "backend_name",
-            "default/openai",
-            vec![
-                model(
-                    "gpt",
-                    vec![
-                        bucket("rule-0-x-tenant", "gold", 100),
-                        bucket("rule-1-match--1", "rule-1-match--1", 10),
-                    ],
-                ),
-                model(
-                    "",
-                    vec![bucket("rule-0-match--1", "rule-0-match--1", 1_000)],
-                ),
-            ],
-        ),
-        node(
-            "backend_name",
-            "default/spare",
-            vec![model(
-                "gpt",
-                vec![bucket("rule-0-match--1", "rule-0-match--1", 50)],
-            )],
-        ),
-    ]
-}
-
-#[tokio::test]
-async fn the_quotas_of_envoy_ai_gateway_are_checked_and_charged() {
-    const DOMAIN: &str = "ai-gateway-quota";
-    let control = ControlPlane::start();
-    let quotas = config(DOMAIN, quotas_of_backends());
-    control.set("1", [Sent::from(quotas).wrapped()]);
-    let weir = start(
-        &control.url(),
-        &[("CONFIG_GRPC_XDS_NODE_ID", NODE), ("QUOTA_MODE", "true")],
-    );
-    let client = &mut weir.client().await;
-    control.wait_for_ack("1").await;
-
-    let chain = |backend: &'static str, bucket: (&'static str, &'static str)| {
-        [
-            ("backend_name", backend),
-            ("model_name_override", "gpt"),
-            bucket,
-        ]
-    };
-    let (default, spare) = (
-        ("rule-1-match--1", "rule-1-match--1"),
-        ("rule-0-match--1", "rule-0-match--1"),
-    );
-    // A check has hits 0. The charge follows when the response has ended, with the tokens that it
-    // cost.
-    let check = |chains: &[[(&str, &str); 3]]| {
-        request(
-            DOMAIN,
-            chains
-                .iter()
-                .map(|chain| descriptor_with_hits(chain, 0))
-                .collect(),
-        )
-    };
-    let charge = |chain: &[(&str, &str); 3], tokens| {
-        request(DOMAIN, vec![descriptor_with_hits(chain, tokens)])
-    };
-    let openai = chain("default/openai", default);
-    assert_eq!(call(client, check(&[openai])).await, Code::Ok);
-    call(client, charge(&openai, 25)).await;
-    assert_eq!(
-        call(client, check(&[openai])).await,
-        Code::OverLimit,
-        "the charge exceeded the quota"
-    );
-    let gold = chain("default/openai", ("rule-0-x-tenant", "gold"));
-    assert_eq!(
-        call(client, check(&[gold])).await,
-        Code::Ok,
-        "a bucket of its own"
-    );
-    // With quota mode the request is refused when no backend has quota left.
-    let other = chain("default/spare", spare);
-    assert_eq!(
-        call(client, check(&[openai, other])).await,
-        Code::Ok,
-        "the second backend has quota"
-    );
-    call(client, charge(&other, 60)).await;
-    assert_eq!(call(client, check(&[openai, other])).await, Code::OverLimit);
 }

@@ -7,18 +7,16 @@ use weir::core::proto::rate_limit_response::Code;
 use super::{config, leaf, start, users, wait_for_amount, yearly};
 use crate::support::certificates::Files;
 use crate::support::control_plane::ControlPlane;
-use crate::support::{Client, descriptor_with_hits, request};
+use crate::support::{Client, ask, descriptor_with_hits, request};
 
 /// The code of a request for this many hits, and what is left.
 async fn call(client: &mut Client, domain: &str, key: &str, hits: i64) -> (Code, u32) {
-    let answer = client
-        .should_rate_limit(request(
-            domain,
-            vec![descriptor_with_hits(&[(key, "u")], hits)],
-        ))
-        .await
-        .expect("an answer");
-    let answer = answer.into_inner();
+    let answer = ask(
+        client,
+        domain,
+        vec![descriptor_with_hits(&[(key, "u")], hits)],
+    )
+    .await;
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
 
