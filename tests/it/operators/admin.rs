@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::http_client::{self, Response};
 use crate::support::redis::RedisServer;
-use crate::support::{Weir, descriptor, request};
+use crate::support::{Weir, ask, descriptor};
 use schema::Answers;
 
 const LIMITS: &[(&str, &str)] = &[(
@@ -68,10 +68,7 @@ fn post(address: SocketAddr, path: &str, body: &Value) -> Response {
 async fn hit(weir: &Weir, entries: &[(&str, &str)], times: usize) {
     let mut client = weir.client().await;
     for _ in 0..times {
-        client
-            .should_rate_limit(request("shop", vec![descriptor(entries)]))
-            .await
-            .expect("an answer");
+        ask(&mut client, "shop", vec![descriptor(entries)]).await;
     }
 }
 

@@ -10,7 +10,7 @@ mod views;
 use std::net::SocketAddr;
 
 use crate::support::browser::Browser;
-use crate::support::{Turn, Weir, descriptor, exclusive, request};
+use crate::support::{Turn, Weir, ask, descriptor, exclusive};
 
 /// Keys and values as a hostile client of a client writes them. Each would change the title of the
 /// page if any of it became markup.
@@ -112,11 +112,8 @@ impl Desk {
         let mut client = self.weir.client().await;
         let mut codes = Vec::new();
         for _ in 0..times {
-            let answer = client
-                .should_rate_limit(request(domain, vec![descriptor(entries)]))
-                .await
-                .expect("an answer");
-            codes.push(answer.into_inner().overall_code);
+            let answer = ask(&mut client, domain, vec![descriptor(entries)]).await;
+            codes.push(answer.overall_code);
         }
         codes
     }

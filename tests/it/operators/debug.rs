@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use serde_json::Value;
 
-use crate::support::{Weir, descriptor, http_client, request};
+use crate::support::{Weir, ask, descriptor, http_client};
 
 const LIMITS: &[(&str, &str)] = &[
     (
@@ -32,10 +32,7 @@ async fn counters_are_shown_under_the_names_of_the_reference() {
     let address = weir.listener("debug");
     let client = &mut weir.client().await;
     for _ in 0..7 {
-        client
-            .should_rate_limit(request("shop", vec![descriptor(&[("user", "x")])]))
-            .await
-            .expect("an answer");
+        ask(client, "shop", vec![descriptor(&[("user", "x")])]).await;
     }
     let page = get(address, "/stats");
     for line in [

@@ -12,7 +12,6 @@ use tokio::net::TcpListener;
 
 use crate::operators::cli::{folder_with, weir};
 use crate::support::certificates::{Authority, Files};
-use crate::support::terminal::Terminal;
 use crate::support::wait::eventually;
 use crate::support::{DEMO, Weir};
 use toy::{Fault, LIMIT, Toy};
@@ -495,30 +494,6 @@ async fn ctrl_c_ends_with_the_result_so_far() {
             "{result}"
         );
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_shows_the_progress() {
-    let (_toy, address) = Toy::start(Fault::None).await;
-    let address = address.to_string();
-    let arguments = [
-        "load",
-        &address,
-        "-d",
-        "demo",
-        "--descriptor",
-        "user=x",
-        "--for",
-        "1h",
-    ];
-    let mut terminal = Terminal::start(&arguments);
-    terminal.wait_for("OK 20, OVER_LIMIT ", 2);
-    terminal.wait_for("s, 59m ", 1);
-    terminal.wait_for(" left, ", 1);
-    let process = rustix::process::Pid::from_child(&terminal.child);
-    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("a signal");
-    assert_eq!(terminal.end(), Some(0));
-    terminal.wait_for("latency   p50 ", 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

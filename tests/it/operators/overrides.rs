@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
-use crate::support::{Client, Weir, descriptor_with_hits, request};
+use crate::support::{Client, Weir, ask, descriptor_with_hits};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -117,14 +117,12 @@ async fn call(
     value: &str,
     hits: i64,
 ) -> RateLimitResponse {
-    client
-        .should_rate_limit(request(
-            domain,
-            vec![descriptor_with_hits(&[(key, value)], hits)],
-        ))
-        .await
-        .expect("an answer")
-        .into_inner()
+    ask(
+        client,
+        domain,
+        vec![descriptor_with_hits(&[(key, value)], hits)],
+    )
+    .await
 }
 
 async fn code(client: &mut Client, key: &str, value: &str, hits: i64) -> Code {

@@ -740,48 +740,6 @@ async fn the_log_of_a_service_is_a_trace() {
     assert_eq!(result["bad_rows"]["count"], 0);
 }
 
-/// Windows end while a service is under load. Its log has the times of its lines, so that only
-/// requests at the edge of a window may be decided in another one.
-#[tokio::test]
-async fn a_load_across_the_edges_of_windows_is_replayed_alike() {
-    let limits = LIMITS.replace(
-        "unit: minute, requests_per_unit: 3",
-        "unit: second, requests_per_unit: 9",
-    );
-    let weir = Weir::start(&[("d.yaml", &limits)], &LOGS);
-    let load = load(
-        &weir,
-        &[
-            "--descriptor",
-            "user={uniform:1..5}",
-            "--rate",
-            "300",
-            "--for",
-            "4s",
-        ],
-    );
-    let sent = load["sent"].as_u64().expect("a number");
-    let log = log(&weir, sent as usize);
-    let result = replayed(&log, &limits);
-    let at_edge = |line: &&str| {
-        let fraction = line.split('.').nth(1).and_then(|rest| rest.get(..6));
-        let micros = fraction.and_then(|digits| digits.parse().ok());
-        line.contains("\"decision\"")
-            && !micros.is_some_and(|micros: u32| (10_000..990_000).contains(&micros))
-    };
-    let at_edges = log.lines().filter(at_edge).count() as u64;
-    let ok = [&load["ok"], &result["configurations"][0]["ok"]];
-    let [ok, replayed] = ok.map(|ok| ok.as_u64().expect("a number"));
-    // Five users who are granted nine in each of four or five windows.
-    assert!(sent > 600 && (150..=225).contains(&ok), "{load}");
-    assert_eq!(result["rows"], sent);
-    assert!(at_edges < sent / 10, "{at_edges} of {sent}");
-    assert!(
-        replayed.abs_diff(ok) <= at_edges,
-        "{ok} {replayed} {at_edges}"
-    );
-}
-
 #[test]
 fn one_limit_is_run_by_each_algorithm() {
     let site = Site::new(&[("trace.jsonl", &usual())]);

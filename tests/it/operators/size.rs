@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use weir::core::algorithm::AlgorithmKind;
-
 use crate::support::wait::eventually;
-use crate::support::{Client, RedisServer, Weir, descriptor, request, tools};
+use crate::support::{Client, RedisServer, Weir, ask, descriptor, tools};
 
 /// Limits with keys that do not expire meanwhile.
 const LIMITS: &str = "
@@ -33,7 +31,6 @@ const COLUMNS: usize = 6;
 
 /// Bytes of the names that the table holds for, and of those of its examples.
 const NAME: f64 = 21.0;
-const USUAL_NAME: f64 = 41.0;
 
 /// The cells of the first row of a page whose first one begins so.
 fn cells<'p>(page: &'p str, first: &str) -> Vec<&'p str> {
@@ -61,114 +58,12 @@ fn firsts(cells: &[&str]) -> Vec<f64> {
     cells.iter().map(|cell| numbers(cell)[0]).collect()
 }
 
-/// The table between two markers of benches/figures.txt.
-fn bench(page: &str, name: &str) -> String {
-    let (_, table) = page
-        .split_once(&format!("<!-- {name}: begin -->"))
-        .expect("a marker");
-    table.split("<!-- ").next().expect("an end").to_owned()
-}
-
 /// The row of an algorithm in the page.
 fn row(algorithm: &str) -> Vec<f64> {
     let page = tools::file("deploy/capacity.md");
     let row = firsts(&cells(&page, &format!("`{algorithm}`")));
     assert_eq!(row.len(), COLUMNS);
     row
-}
-
-#[test]
-fn the_table_has_the_figures_of_the_benches() {
-    let page = tools::file("deploy/capacity.md");
-    let benches = tools::file("benches/figures.txt");
-    let [speed, algorithms, usage, sizing] =
-        ["speed", "algorithms", "usage", "sizing"].map(|name| bench(&benches, name));
-    // The page of the benches has the ratios, which are the first table of their file.
-    let table = speed.split("\n\n").next().expect("a table").trim();
-    assert!(tools::file("benches/README.md").contains(table));
-    let mut ratios = [const { Vec::new() }; 2];
-    for (name, _) in AlgorithmKind::OVER_TIME {
-        let of_weir = cells(&speed, &format!("Weir, Redis, {name}"));
-        let measured = cells(&algorithms, &format!("`{name}`"));
-        let mut expected = vec![numbers(of_weir[0])[0]];
-        expected.extend(firsts(&measured[1..4]));
-        expected.extend([firsts(&measured)[5], firsts(&measured)[4]]);
-        assert_eq!(row(name), expected, "{name}");
-        let with_usage = cells(&usage, &format!("`{name}`"));
-        for (ratios, cell) in ratios.iter_mut().zip(&with_usage[1..3]) {
-            ratios.push(numbers(cell)[1]);
-        }
-        let cluster = numbers(cells(&sizing, &format!("`{name}`"))[1])[0];
-        let most = if name == "leaky_bucket" { 1.33 } else { 1.23 };
-        assert!(cluster < most, "{name} in a cluster: {cluster}");
-    }
-    let of_usage = cells(&page, "`track_usage`");
-    for (mut ratios, cell) in ratios.into_iter().zip(&of_usage[1..3]) {
-        ratios.sort_by(f64::total_cmp);
-        assert_eq!(numbers(cell), [ratios[0], ratios[ratios.len() - 1]]);
-    }
-    let in_memory = numbers(cells(&speed, "Weir, memory")[0]);
-    assert_eq!(numbers(cells(&page, "counters in memory")[0]), in_memory);
-    let three = cells(&speed, "Weir, Redis, fixed_window, 3 descriptors");
-    let further = (numbers(three[0])[0] - row("fixed_window")[0]) / 2.0;
-    // The row has no name of its own in its block of the table.
-    let (_, alone) = benches.split_once("|  | 256 | ").expect("256 connections");
-    let alone = in_memory[0] * (numbers(&alone[..4])[0] - 1.0);
-    for (name, measured) in [("each further", further), ("hundreds", alone)] {
-        let shown = numbers(cells(&page, name)[0])[0];
-        assert!(
-            (shown - measured).abs() < 0.05,
-            "{name}: {measured} measured, {shown} in the page"
-        );
-    }
-}
-
-#[test]
-fn the_examples_follow_from_the_table() {
-    let page = tools::file("deploy/capacity.md");
-    let [alone, usage] = ["hundreds", "`track_usage`"].map(|name| cells(&page, name));
-    let bucket = row("token_bucket");
-    let record = numbers(usage[4]);
-    for rate in [
-        "10,000",
-        "100,000",
-        "100,000 | 2,000,000 | yes",
-        "1,000,000",
-    ] {
-        let begin = format!("| {rate} |");
-        let line = page.lines().find(|line| line.starts_with(&begin));
-        let line: Vec<_> = line.expect("an example").split('|').collect();
-        let number = |column: usize| -> f64 {
-            let text = line[column].trim().replace(',', "");
-            text.parse().expect("a number")
-        };
-        let (rate, keys, batch) = (number(1), number(2), number(4));
-        let has_usage = line[3].trim() == "yes";
-        let mut micros = bucket[if batch > 16.0 { 3 } else { 2 }];
-        let (mut weir, mut bytes) = (
-            bucket[0] + numbers(alone[0])[0],
-            bucket[4] + USUAL_NAME - NAME,
-        );
-        if has_usage {
-            weir += numbers(usage[0])[0];
-            micros *= numbers(
-                cells(
-                    &bench(&tools::file("benches/figures.txt"), "usage"),
-                    "`token_bucket`",
-                )[2],
-            )[1];
-            bytes += record[0] + 59.0 * record[1];
-        }
-        let cores = |rate: f64, micros: f64| (rate * micros / 600_000.0).ceil();
-        let threads = cores(rate, weir);
-        assert_eq!(number(5), threads, "{line:?}");
-        let primaries = cores(rate, micros);
-        let of_cluster = if primaries > 1.0 { 1.1 } else { 1.0 };
-        assert_eq!(number(6), cores(rate, micros * of_cluster), "{line:?}");
-        assert_eq!(number(7), (keys * bytes / 1_048_576.0).ceil(), "{line:?}");
-        let round = bucket[if batch > 16.0 { 3 } else { 2 }] * batch * threads;
-        assert!(round <= 10_000.0, "{line:?}: {round} µs");
-    }
 }
 
 /// A digit of each value varies, so that all keys have the same length.
@@ -182,11 +77,7 @@ async fn hit(client: &mut Client, limit: &str, keys: usize, length: usize) {
         let descriptors = (first..keys.min(first + TOGETHER))
             .map(|key| descriptor(&[(limit, &value(key, length))]))
             .collect();
-        let answer = client
-            .should_rate_limit(request("size", descriptors))
-            .await
-            .expect("an answer")
-            .into_inner();
+        let answer = ask(client, "size", descriptors).await;
         assert!(
             answer
                 .statuses

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::cli::weir;
-use crate::support::{Client, Weir, descriptor, http_client, request};
+use crate::support::{Client, Weir, ask, descriptor, http_client};
 
 const LIMITS: &[(&str, &str)] = &[(
     "shop.yaml",
@@ -26,10 +26,7 @@ descriptors:
 /// Asks for one hit so many times.
 async fn hit(client: &mut Client, domain: &str, entries: &[(&str, &str)], times: usize) {
     for _ in 0..times {
-        client
-            .should_rate_limit(request(domain, vec![descriptor(entries)]))
-            .await
-            .expect("an answer");
+        ask(client, domain, vec![descriptor(entries)]).await;
     }
 }
 

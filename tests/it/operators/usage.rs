@@ -1,11 +1,11 @@
 //! `track_usage`: records in both stores, exact whatever happens.
 
 mod decimals;
+mod outages;
 mod periods;
 mod redis;
 mod reserved;
 mod rights;
-mod sentinel;
 mod service;
 mod shares;
 mod stores;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Desk, HOSTILE};
+use super::Desk;
 use crate::support::tools;
 
 /// The files of the page in the repository, by their addresses.
@@ -130,53 +130,6 @@ async fn limits_are_a_tree_with_search_and_the_place_in_the_file() {
         filled,
         json!(["shop", "path", "/login", "remote_address", ""])
     );
-    desk.check_clean();
-}
-
-#[tokio::test]
-async fn a_request_is_explained_with_its_live_state() {
-    let desk = Desk::start(&[]);
-    desk.open("explain");
-    let fields = "(//main//input[not(@type)or @type='text'])";
-    desk.browser.type_into(&format!("{fields}[1]"), "shop");
-    desk.browser.type_into(&format!("{fields}[2]"), "path");
-    desk.browser.type_into(&format!("{fields}[3]"), "/login");
-    desk.browser.press_button("Add entry");
-    desk.browser
-        .type_into(&format!("{fields}[4]"), "remote_address");
-    desk.browser.type_into(&format!("{fields}[5]"), HOSTILE[0]);
-    desk.browser.press_button("Explain");
-    for text in [
-        "Limited",
-        "exact value",
-        "match later, so not used: path=/log*",
-        "any value",
-        "tenants/shop.yaml:8",
-        "token_bucket",
-        HOSTILE[0],
-    ] {
-        desk.browser.wait_for_text(text);
-    }
-    // The live state follows, and nothing is counted by looking.
-    let used = "[...document.querySelectorAll('.facts div')].find((one) => \
-        one.innerText.startsWith('Used'))?.lastChild.textContent";
-    assert_eq!(desk.browser.wait_for(used), "0");
-    desk.hit(
-        "shop",
-        &[("path", "/login"), ("remote_address", HOSTILE[0])],
-        4,
-    )
-    .await;
-    desk.browser.wait_for(&format!("({used}) === '4'"));
-    // Why nothing applies.
-    desk.browser.press_button("Remove entry 2");
-    desk.browser.type_into(&format!("{fields}[3]"), "/x");
-    desk.browser.press_button("Explain");
-    desk.browser.wait_for_text("Not limited");
-    desk.browser.type_into(&format!("{fields}[1]"), "shopp");
-    desk.browser.press_button("Explain");
-    desk.browser
-        .wait_for_text("no file defines the domain shopp");
     desk.check_clean();
 }
 

@@ -233,33 +233,6 @@ fn check_compares_with_other_files() {
     assert_eq!(found["diff"], diff);
 }
 
-/// A limit that is added does not hide that two patterns were exchanged.
-#[test]
-fn check_sees_an_order_beside_an_added_limit() {
-    let (folder, _) = folder_with(&[]);
-    let write = |name: &str, patterns: [&str; 3]| {
-        let path = folder.path().join(name);
-        let text = format!("domain: d\ndescriptors:\n{}", patterns.concat());
-        fs::write(&path, text).expect("written");
-        path.to_string_lossy().into_owned()
-    };
-    let [first, second, added] = ["k, value: a*", "k, value: '*b'", "added"].map(|key| {
-        format!("- {{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n")
-    });
-    let old = write("old.yaml", [&first, &second, ""]);
-    for (patterns, code) in [
-        ([&*second, &*first, &*added], 1),
-        ([&first, &added, &second], 0),
-    ] {
-        let new = write("new.yaml", patterns);
-        let output = weir(
-            &["check", &new, "--diff", &old, "--fail-on", "changed"],
-            &[],
-        );
-        assert_eq!(output.status.code(), Some(code), "{}", stdout(&output));
-    }
-}
-
 /// A change whose counters start at zero looked like any other.
 #[test]
 fn check_names_what_starts_at_zero_and_fails_on_it() {

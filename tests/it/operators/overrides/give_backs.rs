@@ -6,7 +6,7 @@ use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
 use super::{Desk, id_of};
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
+use crate::support::{Client, RedisServer, Weir, ask, descriptor_with_hits};
 
 const LIMITS: &str = "
 domain: shop
@@ -35,11 +35,7 @@ async fn call(
     domain: &str,
     descriptors: &[RateLimitDescriptor],
 ) -> RateLimitResponse {
-    client
-        .should_rate_limit(request(domain, descriptors.to_vec()))
-        .await
-        .expect("an answer")
-        .into_inner()
+    ask(client, domain, descriptors.to_vec()).await
 }
 
 /// The code for one descriptor of the shop, and what remains.

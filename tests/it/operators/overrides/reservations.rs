@@ -21,9 +21,7 @@ async fn settle(client: &mut Client, tenant: &str, id: &str, hits: i64) -> (Code
 
 async fn of_id(client: &mut Client, key: &str, tenant: &str, id: &str, hits: i64) -> (Code, u32) {
     let entries = [("tenant", tenant), (key, id)];
-    let message = request("shop", vec![descriptor_with_hits(&entries, hits)]);
-    let answer = client.should_rate_limit(message).await.expect("an answer");
-    let answer = answer.into_inner();
+    let answer = ask(client, "shop", vec![descriptor_with_hits(&entries, hits)]).await;
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
 

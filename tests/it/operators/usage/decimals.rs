@@ -1,4 +1,4 @@
-//! Amounts of limits with `scale` have decimals, in explanations, usage and raises.
+//! Amounts of limits with `scale` have decimals, in explanations and raises.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::service::{api, hit};
 use crate::support::wait::eventually_async;
-use crate::support::{RedisServer, Weir, http_client};
+use crate::support::{Weir, http_client};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -38,13 +38,13 @@ fn explained(weir: &Weir, subject: &str) -> Value {
 /// Runs a command: whether it succeeds, and its output.
 type Run<'r> = &'r dyn Fn(&[&str]) -> (bool, String);
 
-async fn answers(environment: &[(&str, &str)]) {
+#[tokio::test]
+async fn amounts_have_decimals() {
     let folder = tempfile::tempdir().expect("a folder");
     let tokens = folder.path().join("tokens");
     std::fs::write(&tokens, TOKEN).expect("written");
     let tokens = tokens.to_str().expect("UTF-8");
-    let environment = [&[("ADMIN_TOKEN_FILE", tokens)], environment].concat();
-    let weir = Weir::start(LIMITS, &environment);
+    let weir = Weir::start(LIMITS, &[("ADMIN_TOKEN_FILE", tokens)]);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command
@@ -63,7 +63,6 @@ async fn answers(environment: &[(&str, &str)]) {
         hit(client, (key, "a"), hits).await;
     }
     assert_live(&weir);
-    assert_usage(&weir, &run).await;
     assert_raises(&weir, &run).await;
     assert_overrides(&weir, &run);
 }
@@ -86,35 +85,6 @@ fn assert_live(weir: &Weir) {
     assert_eq!(
         fields(&live("plain%3Da"), &names),
         expected.iter().collect::<Vec<_>>()
-    );
-}
-
-async fn assert_usage(weir: &Weir, run: Run<'_>) {
-    let (_, usage) = api(weir, "usage?domain=shop&entry=cents%3Da");
-    let names = ["used", "used_hits", "amount", "amount_hits", "left"];
-    let expected = [json!(0.99), json!(99), json!(10), json!(1_000), json!(9.01)];
-    assert_eq!(fields(&usage, &names), expected.iter().collect::<Vec<_>>());
-    let present = usage["periods"]
-        .as_array()
-        .and_then(|all| all.last())
-        .expect("a period");
-    assert_eq!(
-        fields(present, &["used", "used_units"]),
-        [&json!(99), &json!(0.99)]
-    );
-    let listed = || run(&["usage", "--limit", "shop.cents", "--by", "share"]).1;
-    let found = eventually_async(|| {
-        listed()
-            .contains("\n0.99      10  9.9 %  9.01  in ")
-            .then_some(())
-    });
-    assert!(found.await.is_some(), "{}", listed());
-    let (_, text) = run(&["explain", "--domain", "shop", "cents=a"]);
-    assert!(text.contains("  now      0.99 used, 9.01 left"), "{text}");
-    let (_, text) = run(&["usage", "--domain", "shop", "cents=a"]);
-    assert!(
-        text.contains("  now         0.99 of 10 used (9.9 %), 9.01 left"),
-        "{text}"
     );
 }
 
@@ -160,15 +130,4 @@ fn assert_overrides(weir: &Weir, run: Run<'_>) {
         let (is_raised, text) = raise(entry, to);
         assert!(!is_raised && text.contains(error), "{entry} {to}: {text}");
     }
-}
-
-#[tokio::test]
-async fn in_memory() {
-    answers(&[]).await;
-}
-
-#[tokio::test]
-async fn in_redis() {
-    let redis = RedisServer::start();
-    answers(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]).await;
 }

@@ -18,7 +18,6 @@ use super::service::api;
 use super::tracking;
 use crate::operators::admin::schema::Answers;
 use crate::redis::{When, call};
-use crate::support::cluster::Cluster;
 use crate::support::wait::eventually_async;
 use crate::support::{RedisServer, Weir, descriptor_with_hits, http_client, request};
 
@@ -543,20 +542,4 @@ async fn assert_in_redis(turns: &Turns) {
         "a restarted replica knows all: {answer}"
     );
     redis.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn in_a_cluster() {
-    in_turns(4, assert_in_cluster).await;
-}
-
-async fn assert_in_cluster(turns: &Turns) {
-    let cluster = Cluster::start();
-    let url = cluster.url();
-    let environment = [
-        ("REDIS_TYPE", "cluster"),
-        ("REDIS_URL", &url),
-        ("STORE_TIMEOUT", "5s"),
-    ];
-    answers(turns, &start(turns, &environment)).await;
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::{Connection, Value};
-use futures_util::future::join_all;
 use tokio::time::Instant;
 use weir::core::algorithm::{self, Algorithm, AlgorithmKind, TABLE};
 use weir::core::time::{Micros, Rate, Span, Unit};
@@ -210,41 +209,6 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                 );
             }
         }
-    }
-    server.assert_every_key_expires();
-}
-
-/// Two processes with several connections each, in short buckets: every hit is in the record once,
-/// and in the ring.
-#[tokio::test]
-async fn concurrent_hits_of_two_stores_add_up() {
-    let server = RedisServer::start();
-    let tracking = tracking(1, 1_000);
-    let stores: Vec<Redis> = (0..2).map(|_| connect(server.options())).collect();
-    for kind in TABLE.iter().map(|spec| spec.kind) {
-        let key = format!("w1{{d|user={}}}xx", kind.name());
-        // Those that are refused are recorded too.
-        let all = (0..400).map(|number| hit(&stores[number % 2], &key, kind, 150, &[1], &tracking));
-        let allowed = join_all(all)
-            .await
-            .concat()
-            .into_iter()
-            .filter(|&allowed| allowed)
-            .count() as u64;
-        let record = stored(
-            &mut server.connection(),
-            &format!("w1{{d|user={}}}us", kind.name()),
-        )
-        .expect("a record");
-        assert_eq!(total(&record), [400, 400 - allowed, 0], "{kind:?}");
-        let series = record.series(record.last_seen, Span::from_secs(1_000));
-        let (asked, refused) = series
-            .buckets
-            .iter()
-            .fold((0, 0), |(asked, refused), hits| {
-                (asked + hits.asked, refused + hits.refused)
-            });
-        assert_eq!((asked, refused), (400, 400 - allowed), "{kind:?}");
     }
     server.assert_every_key_expires();
 }

@@ -1,8 +1,6 @@
 //! Limits with `reservations`: usage, `weir count`, `weir top` and metrics show costs, and held hits
 //! apart.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 use super::service::api;
@@ -45,17 +43,6 @@ fn numbers(weir: &Weir, call: &str, names: &[&str]) -> Vec<Value> {
     names.iter().map(|name| answer[name].clone()).collect()
 }
 
-fn command(weir: &Weir, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let output = command
-        .env_clear()
-        .env("WEIR_ADMIN", weir.listener("debug").to_string())
-        .args(arguments)
-        .output()
-        .expect("the binary runs");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 /// Settled, cancelled, open and refused reservations of a tenant.
 async fn assert_costs_are_shown(weir: &Weir, client: &mut Client) {
     for id in ["1", "2", "3", "4", "5"] {
@@ -84,7 +71,7 @@ async fn assert_costs_are_shown(weir: &Weir, client: &mut Client) {
         ),
         [json!(1_500), json!(101_500), json!(100_000)]
     );
-    let text = command(weir, &["count", "-d", "llm", "tenant=a", "--since", "9s"]);
+    let text = weir.command(&["count", "-d", "llm", "tenant=a", "--since", "9s"]);
     assert!(
         text.contains("  hits     1,500") && text.contains("  held     100,000 by reservations\n"),
         "{text}"
