@@ -203,7 +203,7 @@ def check(rendered):
         )
 
     network(rendered, must, selected, ports)
-    addresses(rendered, must)
+    replicas(rendered, must)
     monitors(rendered, must)
     certificates(rendered, must)
     return found
@@ -310,35 +310,10 @@ def network(rendered, must, selected, ports):
             )
 
 
-def addresses(rendered, must):
-    """Redis has the address of an existing Service, or of a pod behind an existing headless one.
-
-    The same is checked for the replicas that Weir counts.
-    """
+def replicas(rendered, must):
+    """The replicas that Weir counts are those of an existing headless Service."""
     services = {one["metadata"]["name"]: one["spec"] for one in rendered.all("Service")}
-    sets = {one["metadata"]["name"]: one["spec"] for one in rendered.all("StatefulSet")}
-    environment = rendered.environment
-    if rendered.values.get("redis", {}).get("mode", "bundled") == "bundled":
-        # In front of Sentinels is the name of the primary.
-        for address in environment["REDIS_URL"].split(",")[
-            environment.get("REDIS_TYPE") == "sentinel" :
-        ]:
-            host, _, port = address.partition(":")
-            pod, _, service = host.rpartition(".")
-            must(
-                port in [str(one["port"]) for one in services.get(service, {}).get("ports", [])],
-                f"no Service for {address}",
-            )
-            if pod:
-                name, _, number = pod.rpartition("-")
-                there = (
-                    name in sets
-                    and sets[name]["serviceName"] == service
-                    and int(number) < sets[name]["replicas"]
-                    and services[service].get("clusterIP") == "None"
-                )
-                must(there, f"no pod for {address}")
-    kind, _, name = environment.get("REPLICAS", "").partition(":")
+    kind, _, name = rendered.environment.get("REPLICAS", "").partition(":")
     must(
         kind != "dns" or services.get(name.split(".")[0], {}).get("clusterIP") == "None",
         f"REPLICAS: {name} is no headless Service",

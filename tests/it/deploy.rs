@@ -19,9 +19,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::tools;
+use crate::support::wait::eventually;
+use crate::support::{Weir, http_client, tools};
 
 /// The documents of a YAML file of the repository.
 fn documents(path: &str) -> Vec<Value> {
@@ -87,4 +88,29 @@ fn run(program: &Path, arguments: &[&str], folder: &Path) -> String {
 /// As [`run`], for a line of a shell.
 fn shell(folder: &Path, line: &str) -> String {
     run(Path::new("sh"), &["-c", line], folder)
+}
+
+/// The hits that a descriptor has left.
+fn left(weir: &Weir, domain: &str, entries: &[(&str, &str)]) -> u64 {
+    let entries = entries.iter();
+    let entries: Vec<_> = entries
+        .map(|(key, value)| json!({ "key": key, "value": value }))
+        .collect();
+    let peek = json!({ "entries": entries, "hitsAddend": "0" });
+    let body = json!({ "domain": domain, "descriptors": [peek] }).to_string();
+    let answer = http_client::post(weir.http_addr(), "/json", body.as_bytes()).body;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
+    let left = &answer["statuses"][0]["limitRemaining"];
+    left.as_u64().unwrap_or_default()
+}
+
+/// Waits until a descriptor has these hits left.
+fn assert_left(weir: &Weir, domain: &str, entries: &[(&str, &str)], expected: u64) {
+    let left = || left(weir, domain, entries);
+    let is_left = || (left() == expected).then_some(());
+    assert!(
+        eventually(is_left).is_some(),
+        "{entries:?} have {} left, not {expected}",
+        left()
+    );
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{at, documents, items, text};
+use super::{at, documents, text};
 use crate::support::tools;
 
 const FILE: &str = "deploy/compose.yaml";
@@ -48,31 +48,4 @@ fn every_service_is_pinned_confined_and_open_to_this_machine_only() {
         }
     }
     assert_eq!(at(&compose, "/services/weir/read_only"), true);
-}
-
-/// Envoy asks, limits and answers as the page about `deploy/envoy/envoy.yaml` says.
-#[test]
-fn its_envoy_limits_as_the_example_does() {
-    let [example, here, application] = ["envoy/envoy", "compose/envoy", "compose/application"]
-        .map(|file| documents(&format!("deploy/{file}.yaml")).remove(0));
-    let listener = |envoy: &Value, number: usize| {
-        at(envoy, &format!("/static_resources/listeners/{number}")).clone()
-    };
-    assert_eq!(listener(&here, 0), listener(&example, 0), "change both");
-    let chains = |listener: &Value| at(listener, "/filter_chains").clone();
-    assert_eq!(
-        chains(&listener(&application, 0)),
-        chains(&listener(&example, 1)),
-        "change both"
-    );
-    let clusters = |envoy: &Value| {
-        let mut clusters = items(envoy, "/static_resources/clusters").to_vec();
-        for cluster in &mut clusters {
-            // They have other addresses.
-            cluster["type"] = Value::Null;
-            cluster["load_assignment"] = Value::Null;
-        }
-        clusters
-    };
-    assert_eq!(clusters(&here), clusters(&example), "change both");
 }

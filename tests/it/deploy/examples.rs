@@ -252,39 +252,6 @@ fn envoy_and_weir_present_certificates() {
     assert!(wrong.stat("cluster.weir.ssl.fail_verify_san") >= 1);
 }
 
-#[test]
-fn an_export_takes_ten_hits() {
-    let weir = weir("basic", &[]);
-    let envoy = start("hits", &weir);
-    let front = envoy.listener("front");
-    // The window has 30 seconds.
-    wait::away_from_the_end_of_a_minute();
-    let call = |path: &str, key: &str| {
-        let response = request(front, path, &[("x-api-key", key.as_bytes())]);
-        (
-            response.status,
-            response
-                .header("x-ratelimit-remaining")
-                .unwrap_or_default()
-                .to_owned(),
-        )
-    };
-    let expected = |status: u16, left: &str| (status, left.to_owned());
-    assert_eq!(
-        [call("/", "a"), call("/export", "a"), call("/", "a")],
-        [
-            expected(200, "99"),
-            expected(200, "89"),
-            expected(200, "88")
-        ]
-    );
-    let exports: [u16; 10] = std::array::from_fn(|_| call("/export", "b").0);
-    assert_eq!(
-        (exports, call("/export", "b").0, call("/export", "c").0),
-        ([200; 10], 429, 200)
-    );
-}
-
 /// Forms of a path that upstreams may take for one.
 #[test]
 fn each_form_of_an_export_takes_ten_hits() {
@@ -350,33 +317,6 @@ fn the_circuit_breakers_are_above_the_calls_that_wait() {
     }
 }
 
-#[test]
-fn the_cost_of_a_response_is_charged_when_it_has_ended() {
-    let weir = weir("algorithms", &[]);
-    let envoy = start("stream-done", &weir);
-    let front = envoy.listener("front");
-    let call = |user: &str| request(front, "/", &[("x-user", user.as_bytes())]);
-    let left = |response: &crate::support::http_client::Response| {
-        response
-            .header("x-ratelimit-remaining")
-            .and_then(|left| left.parse::<u32>().ok())
-    };
-    let first = call("ann");
-    assert_eq!(
-        (first.status, left(&first)),
-        (200, Some(20_000)),
-        "a look takes nothing"
-    );
-    // The charge is a call of its own, after the response.
-    let second = wait::eventually(|| {
-        Some(call("bob")).filter(|response| left(response).is_some_and(|left| left < 20_000))
-    });
-    assert!(second.is_some(), "bob's first response is charged");
-    let refused = wait::eventually(|| Some(call("ann")).filter(|response| response.status == 429));
-    assert!(refused.is_some(), "ann is in debt");
-    assert_eq!(call("eve").status, 200, "another user");
-}
-
 /// The cluster of the page on Envoy, for answers without a cost.
 #[test]
 fn an_answer_without_a_cost_has_a_fixed_one() {
@@ -414,46 +354,5 @@ fn an_answer_without_a_cost_has_a_fixed_one() {
         let is_charged = || weir.metric(hits).filter(|hits| *hits == f64::from(charged));
         let found = wait::eventually(is_charged);
         assert!(found.is_some(), "{:?} of {charged}", weir.metric(hits));
-    }
-}
-
-/// Envoy leaves out a number above the one on the page; a format that divides charges it.
-#[test]
-fn large_costs_are_divided() {
-    let limits = "domain: algorithms\ndescriptors:\n  - { key: model_tokens, rate_limit: { unit: \
-        year, requests_per_unit: 9000000000 } }\n";
-    let weir = Weir::start(&[("limits.yaml", limits)], &[]);
-    let page = tools::file("deploy/envoy/README.md");
-    assert!(page.contains("at most 1,000,000,000 hits"));
-    let shown = page.split('`').find(|text| text.contains("response.size"));
-    let shown = shown.expect("a format on the page");
-    let hits =
-        "ratelimit_service_rate_limit_total_hits{domain=\"algorithms\",key1=\"model_tokens\"}";
-    let mut charged = 0;
-    for (format, cost, charge) in [
-        ("%RESP(x-tokens)%", "1000000000", 1_000_000_000),
-        ("%RESP(x-tokens)%", "1000000001", 0),
-        ("%CEL(int(response.headers['x-tokens']))%", "3000000000", 0),
-        (
-            "%CEL(int(response.headers['x-tokens']) / 1024 + 1)%",
-            "3000000000",
-            2_929_688,
-        ),
-        (shown, "0", 1),
-    ] {
-        let configuration = configuration("stream-done", weir.grpc_addr());
-        let configuration = with(&configuration, "\"15000\"", &format!("\"{cost}\""));
-        let configuration = with(&configuration, "%RESP(x-tokens)%", format);
-        let envoy = Envoy::start(&configuration);
-        let user = [("x-user", format.as_bytes())];
-        assert_eq!(request(envoy.listener("front"), "/", &user).status, 200);
-        // The call at the end follows the response; two are made for each charged request.
-        charged += charge;
-        let is_charged = || weir.metric(hits).filter(|hits| *hits == f64::from(charged));
-        assert!(
-            wait::eventually(is_charged).is_some(),
-            "{format}: {:?} of {charged}",
-            weir.metric(hits)
-        );
     }
 }

@@ -6,8 +6,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
-use serde_json::{Value, json};
-
 use super::examples::configuration;
 use crate::support::envoy::{Envoy, validate, with};
 use crate::support::http_client::{self, Response};
@@ -48,13 +46,7 @@ fn start(weir: &Weir) -> (Envoy, SocketAddr) {
 
 /// What a user has left.
 fn left(weir: &Weir, user: &str) -> u64 {
-    let entry = json!({ "key": "token_budget", "value": user });
-    let descriptor = json!({ "entries": [entry], "hitsAddend": "0" });
-    let body = json!({ "domain": "algorithms", "descriptors": [descriptor] }).to_string();
-    let answer = http_client::post(weir.http_addr(), "/json", body.as_bytes()).body;
-    let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
-    let left = &answer["statuses"][0]["limitRemaining"];
-    left.as_u64().unwrap_or_default()
+    super::left(weir, "algorithms", &[("token_budget", user)])
 }
 
 /// The number of settlements with this result.
@@ -85,12 +77,7 @@ fn call(front: SocketAddr, user: &str, estimate: &str, cost: &str) -> (u16, u64)
 }
 
 fn assert_left(weir: &Weir, user: &str, expected: u64) {
-    let is_left = || (left(weir, user) == expected).then_some(());
-    assert!(
-        eventually(is_left).is_some(),
-        "{user} has {} left, not {expected}",
-        left(weir, user)
-    );
+    super::assert_left(weir, "algorithms", &[("token_budget", user)], expected);
 }
 
 fn costs_are_settled(weir: &Weir) {

@@ -226,41 +226,6 @@ fn first_log_lines(count: usize) -> Vec<String> {
     lines
 }
 
-/// What each command of the support desk prints stands in a page, and so is held by the test below.
-#[test]
-fn the_output_of_every_support_command_is_shown() {
-    let shown: Vec<Shown> = pages()
-        .iter()
-        .filter(|page| !COMMANDS_ELSEWHERE.contains(&&***page))
-        .flat_map(|page| console(&tools::file(page)))
-        .collect();
-    for name in [
-        "explain",
-        "unmatched",
-        "top",
-        "usage",
-        "usage --top",
-        "count",
-        "block",
-        "exempt",
-        "raise",
-        "reset",
-        "overrides",
-        "overrides remove",
-    ] {
-        let (command, argument) = name.split_once(' ').unwrap_or((name, ""));
-        let is_it = |one: &&Shown| {
-            one.command.starts_with(&format!("weir {command}"))
-                && one.command.contains(argument)
-                && one.output.iter().any(|line| line != "...")
-        };
-        assert!(
-            shown.iter().any(|one| is_it(&one)),
-            "no page shows the output of `weir {name}`"
-        );
-    }
-}
-
 /// Each page against one service and one Envoy: the counts go on from command to command, as for a
 /// reader who types them.
 #[test]

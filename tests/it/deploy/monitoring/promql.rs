@@ -160,15 +160,6 @@ pub(super) fn check(query: &Query, scrape: &Scrape) -> Result<(), String> {
     }
 }
 
-/// The names of the variables `$name` in a query.
-pub(super) fn variables(query: &str) -> Vec<String> {
-    query
-        .split('$')
-        .skip(1)
-        .map(|rest| rest.chars().take_while(|&letter| is_part(letter)).collect())
-        .collect()
-}
-
 /// The labels `{{name}}` of a legend.
 pub(super) fn legend_labels(legend: &str) -> Vec<String> {
     legend

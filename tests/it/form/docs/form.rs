@@ -15,10 +15,6 @@ use crate::support::tools;
 const LONGEST_README_BYTES: usize = 12 << 10;
 const LONGEST_README_WORDS: usize = 1300;
 
-/// All pages but the changelog, without their generated parts. The number only falls: shorten
-/// another page for a section that is added.
-const WRITTEN_WORDS: usize = 48_000;
-
 /// The text that is read at 3 a.m., or before the first change of the code, fits on a sheet or two.
 const PAGE_BYTES: usize = 20 << 10;
 const ARCHITECTURE_BYTES: usize = 16 << 10;
@@ -37,8 +33,9 @@ const LONG: [&str; 3] = [
 /// Pages that the README does not list: itself, and the page that a registry of charts shows.
 const UNLISTED: [&str; 2] = ["README.md", "deploy/helm/weir/README.md"];
 
-/// Pages without contents: one has a list of its own, the other is one list by release.
-const WITHOUT_CONTENTS: [&str; 2] = ["ARCHITECTURE.md", "CHANGELOG.md"];
+/// All pages but the changelog, without their generated parts. The number only falls: shorten
+/// another page for a section that is added.
+const WRITTEN_WORDS: usize = 48_000;
 
 /// The lines of a page outside of its code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
@@ -126,72 +123,9 @@ fn the_architecture_names_files_that_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names {missing:?}");
 }
 
-#[test]
-fn every_page_begins_with_its_title_an_introduction_and_its_contents() {
-    for page in pages()
-        .iter()
-        .filter(|page| !WITHOUT_CONTENTS.contains(&&***page))
-    {
-        let text = tools::file(page);
-        let mut lines = text.lines();
-        assert!(
-            lines.next().is_some_and(|line| line.starts_with("# ")),
-            "{page} begins with no title"
-        );
-        assert_eq!(
-            lines.next(),
-            Some(""),
-            "{page}: an empty line follows the title"
-        );
-        let introduction = lines.next().expect("an introduction");
-        assert!(
-            introduction.starts_with(char::is_alphabetic),
-            "{page} begins with {introduction}"
-        );
-        let sections: Vec<&str> = prose(&text)
-            .filter(|line| line.starts_with("## ") && *line != "## Contents")
-            .collect();
-        let (head, _) = text.split_once(sections[0]).expect("a section");
-        let listed = links(head);
-        for section in sections {
-            let anchor = format!("#{}", anchors(section)[0]);
-            assert!(
-                listed.contains(&anchor),
-                "{page}: the contents miss {section}"
-            );
-        }
-    }
-}
-
-#[test]
-fn pages_are_short() {
-    for page in pages().iter().filter(|page| !LONG.contains(&&***page)) {
-        let longest = match &**page {
-            "README.md" => LONGEST_README_BYTES,
-            "ARCHITECTURE.md" => ARCHITECTURE_BYTES,
-            page if OPERATOR.contains(&page) => OPERATOR_BYTES,
-            _ => PAGE_BYTES,
-        };
-        let length = tools::file(page).len();
-        assert!(
-            length <= longest,
-            "{page} has {length} bytes, more than {longest}; move something into another page"
-        );
-    }
-}
-
 /// The words of a text, as `wc -w` counts them.
 fn words(text: &str) -> usize {
     text.split_ascii_whitespace().count()
-}
-
-#[test]
-fn the_readme_is_read_in_three_minutes() {
-    let count = words(&tools::file("README.md"));
-    assert!(
-        count <= LONGEST_README_WORDS,
-        "README.md has {count} words, more than {LONGEST_README_WORDS}"
-    );
 }
 
 /// A page without what is between the marks of generated parts.
@@ -235,46 +169,6 @@ fn the_readme_lists_every_page_once() {
     assert_eq!(listed, all, "the list of README.md, and the pages");
 }
 
-/// The introduction of a generated page marks it: a change belongs into the code.
-#[test]
-fn generated_pages_are_marked() {
-    for page in LONG {
-        let text = tools::file(page);
-        let introduction = text.split("\n## ").next().unwrap_or_default();
-        assert!(introduction.contains("generated"), "{page}");
-    }
-}
-
-/// The ratios of the README are those that were measured last.
-#[test]
-fn the_readme_repeats_the_measured_ratios() {
-    let (readme, measured) = (tools::file("README.md"), tools::file("benches/README.md"));
-    let (_, table) = readme
-        .split_once("| row | ratio | measured |\n|---|---|---|\n")
-        .expect("the table of ratios");
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .take_while(|line| line.starts_with('|'))
-        .map(|line| line.split(" | ").collect())
-        .collect();
-    assert_eq!(rows.len(), 5);
-    for row in rows {
-        let [number, _, median] = row[..] else {
-            panic!("{row:?} has three cells")
-        };
-        let source = measured
-            .lines()
-            .find(|line| line.starts_with(&format!("{number} | ")))
-            .expect("a row of benches/README.md");
-        let value = source.split(" | ").nth(4).expect("the measured value");
-        assert_eq!(
-            value.split(' ').next(),
-            median.split(' ').next(),
-            "{source}"
-        );
-    }
-}
-
 /// The page of metrics is generated; no other page names a metric that does not exist.
 #[test]
 fn the_pages_name_metrics_that_exist() {
@@ -290,6 +184,32 @@ fn the_pages_name_metrics_that_exist() {
             assert!(declared.contains(name), "{page}: there is no metric {name}");
         }
     }
+}
+
+#[test]
+fn pages_are_short() {
+    for page in pages().iter().filter(|page| !LONG.contains(&&***page)) {
+        let longest = match &**page {
+            "README.md" => LONGEST_README_BYTES,
+            "ARCHITECTURE.md" => ARCHITECTURE_BYTES,
+            page if OPERATOR.contains(&page) => OPERATOR_BYTES,
+            _ => PAGE_BYTES,
+        };
+        let length = tools::file(page).len();
+        assert!(
+            length <= longest,
+            "{page} has {length} bytes, more than {longest}; move something into another page"
+        );
+    }
+}
+
+#[test]
+fn the_readme_is_read_in_three_minutes() {
+    let count = words(&tools::file("README.md"));
+    assert!(
+        count <= LONGEST_README_WORDS,
+        "README.md has {count} words, more than {LONGEST_README_WORDS}"
+    );
 }
 
 /// Every option of the algorithms has a section in their page, or a link to its section elsewhere.
