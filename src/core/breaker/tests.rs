@@ -307,36 +307,6 @@ fn a_configuration_error_is_probed_slowly_from_the_start() {
 }
 
 #[test]
-fn the_ramp_lets_in_more_and_more_and_then_all() {
-    let mut breaker = ramp();
-    for (step, percent) in [10, 25, 50, 100].into_iter().enumerate() {
-        let begin = 110 + 100 * step as u64;
-        for millis in [begin, begin + 99] {
-            breaker.advance(at(millis));
-            assert_eq!(
-                breaker.state(),
-                CircuitState::Ramp { percent },
-                "{millis} ms"
-            );
-        }
-    }
-    let before = breaker.transitions();
-    breaker.advance(at(510));
-    assert_eq!(
-        (breaker.state(), breaker.why(), next_probe(&breaker)),
-        (CircuitState::Closed, None, None)
-    );
-    assert_eq!(
-        breaker.transitions(),
-        Transitions {
-            closed: before.closed + 1,
-            ..before
-        }
-    );
-    assert!((0..1_000).all(|_| breaker.admits(at(510))));
-}
-
-#[test]
 fn what_fails_a_ramp() {
     let (back_off, first) = (Some(200), Some(100));
     let cases: &[(&str, &[TimedReport], Option<u64>)] = &[

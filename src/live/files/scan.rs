@@ -433,47 +433,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beside_the_folder_is_found_as_in_envoyproxy_ratelimit() {
-        let folder = folder(&[
-            "config/a.yaml",
-            "config.yaml",
-            "config.d/x/b",
-            "config.bak",
-            "config-old.yaml",
-            "configs/c.yaml",
-            "my.config.yaml",
-        ]);
-        let path = folder.path().join("config");
-        let expected = ["config/a.yaml", "config.d/x/b", "config.yaml"];
-        assert_eq!(names(&scan(&path, true, true)), expected);
-        assert_eq!(names(&scan(&path, false, true)), ["a.yaml"]);
-        // The folder may be missing, or be a link that points elsewhere.
-        fs::rename(&path, folder.path().join("other")).unwrap();
-        assert_eq!(names(&scan(&path, true, true)), expected[1..]);
-        let outside = self::folder(&["a.yaml"]);
-        symlink(outside.path(), &path).unwrap();
-        assert_eq!(names(&scan(&path, true, true)), expected);
-        fs::remove_file(&path).unwrap();
-        symlink("gone", &path).unwrap();
-        assert_eq!(scan(&path, true, true).found.problems.len(), 1);
-    }
-
-    #[test]
-    fn a_mounted_config_map_is_read_once_and_its_swap_is_detected() {
-        let folder = folder(&["..2026_01/limits.yaml", "..2026_02/limits.yaml"]);
-        let path = folder.path();
-        symlink("..2026_01", path.join("..data")).unwrap();
-        symlink("..data/limits.yaml", path.join("limits.yaml")).unwrap();
-        let before = scan(path, false, true);
-        assert_eq!(names(&before), ["limits.yaml"]);
-        symlink("..2026_02", path.join("..data_tmp")).unwrap();
-        fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
-        let after = scan(path, false, true).found;
-        assert_ne!(after, before.found);
-        assert!(!may_be_unfinished(&after, &before.found));
-    }
-
-    #[test]
     fn the_folder_itself_may_be_a_link_and_its_swap_is_detected() {
         let folder = folder(&["one/a.yaml", "two/a.yaml", "two/b.yaml"]);
         let link = folder.path().join("current");

@@ -139,26 +139,6 @@ fn every_way_of_changing_a_folder_is_loaded() {
 }
 
 #[test]
-fn a_mistake_changes_nothing_and_is_counted_once() {
-    let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
-    watching.write("b.yaml", "no_domain: here\n");
-    watching.until_refused("b.yaml");
-    // A change of another file has no effect either.
-    watching.write("c.yaml", &limits("three"));
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(watching.domains(), ["one"], "all or nothing");
-    assert!(
-        watching
-            .metrics
-            .encode()
-            .contains("ratelimit_service_config_load_error 1\n")
-    );
-    fs::write(watching.path("b.yaml"), limits("two")).unwrap();
-    watching.until_domains(&["one", "three", "two"]);
-    assert!(watching.live.rejected().is_none());
-}
-
-#[test]
 fn a_folder_that_vanishes_or_is_emptied_changes_nothing() {
     let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
     fs::remove_file(watching.path("a.yaml")).unwrap();

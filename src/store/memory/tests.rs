@@ -274,27 +274,6 @@ fn sweeping_removes_what_recovered_and_nothing_else() {
     );
 }
 
-#[test]
-fn many_threads_on_one_key_get_exactly_the_limit() {
-    let memory = Memory::new(Options::default());
-    let admitted: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|_| {
-                scope.spawn(|| {
-                    (0..1_000)
-                        .filter(|_| memory.decide_one(b"one", &check(1_000, 60), START).allowed)
-                        .count()
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .sum()
-    });
-    assert_eq!(admitted, 1_000);
-}
-
 /// One call locks one shard, and no shard holds much more than its part.
 #[test]
 fn a_sweep_takes_a_small_part_at_a_time() {

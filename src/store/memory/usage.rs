@@ -313,59 +313,6 @@ mod tests {
     }
 
     #[test]
-    fn the_top_of_a_limit_is_in_order_and_has_pages() {
-        let records = UsageRecords::new(1 << 20);
-        let other = Arc::new(Tracking {
-            domain: "other".into(),
-            ..Tracking::clone(&tracking().0)
-        });
-        for number in 1..=30u64 {
-            let hits = Hits {
-                asked: number,
-                refused: 30 - number,
-                given_back: 0,
-            };
-            records.record(
-                format!("w1{{d|user={number}}}us").as_bytes(),
-                &tracking(),
-                Micros(number),
-                hits,
-            );
-            records.record(
-                format!("w1{{other|user={number}}}us").as_bytes(),
-                &(Arc::clone(&other), None),
-                Micros(number),
-                hits,
-            );
-        }
-        let top = |order, (offset, count)| {
-            let Top { subjects, total } =
-                records.top(&tracking().0, order, Page { offset, count }, Micros(100));
-            assert_eq!(total, if order == Order::Refused { 29 } else { 30 });
-            subjects
-                .into_iter()
-                .map(|(subject, record)| {
-                    (
-                        String::from_utf8(subject).expect("text"),
-                        record.total.asked,
-                    )
-                })
-                .collect::<Vec<_>>()
-        };
-        let subject = |number: u64| (format!("d|user={number}"), number);
-        assert_eq!(top(Order::Total, (0, 3)), [30, 29, 28].map(subject));
-        assert_eq!(top(Order::Total, (28, 5)), [2, 1].map(subject));
-        assert_eq!(top(Order::Refused, (0, 2)), [1, 2].map(subject));
-        assert_eq!(
-            top(Order::Refused, (27, 5)),
-            [28, 29].map(subject),
-            "one was never refused"
-        );
-        assert_eq!(top(Order::LastSeen, (1, 2)), [29, 28].map(subject));
-        assert!(top(Order::FirstSeen, (30, 2)).is_empty());
-    }
-
-    #[test]
     fn expired_records_are_not_read_begin_anew_and_are_swept() {
         let (records, tracking) = (UsageRecords::new(1 << 20), tracking());
         let after = |span: Span| Micros(1_000_000_000) + span;

@@ -183,7 +183,7 @@ proptest! {
             };
             *asked += 1;
             *admitted += u64::from(is_admitted);
-            let percent = RAMP_PERCENT[step];
+            let percent = [10, 25, 50, 100][step];
             prop_assert_eq!(breaker.state(), CircuitState::Ramp { percent });
             // After each request: no block of refused ones is longer than the share allows.
             prop_assert!(

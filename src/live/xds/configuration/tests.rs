@@ -188,21 +188,6 @@ fn longer_times_to_live_change_nothing() {
 }
 
 #[test]
-fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
-    let mut tested = Tested::with(bounds(300));
-    let mut large = users("z", 1);
-    large.descriptors[0].key = "k".repeat(300);
-    let applied = tested.apply_all(&[users("a", 1), large]);
-    assert!(
-        applied.problems.iter().any(|problem| problem
-            .to_string()
-            .contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")),
-        "{applied:?}"
-    );
-    assert_eq!(tested.amount("a"), 1);
-}
-
-#[test]
 fn domains_that_keep_old_resources_are_charged_for_them() {
     let weight = weigh(&users("d00", 1).encode_to_vec(), u64::MAX).expect("valid");
     let bounds = (1 << 30, 10 * weight);

@@ -421,44 +421,6 @@ mod tests {
     }
 
     #[test]
-    fn missing_access_is_named() {
-        let diagnostic = |missing| {
-            diagnose(
-                &Facts {
-                    missing,
-                    ..Facts::default()
-                },
-                &[],
-            )
-            .remove(0)
-        };
-        let rights = diagnostic(MissingAccess {
-            denied: vec!["GET", "CLUSTER SLOTS"],
-            ..MissingAccess::default()
-        });
-        assert!(
-            rights.name == "rights" && rights.text.ends_with("+get +cluster|slots"),
-            "{rights:?}"
-        );
-        assert!(
-            diagnostic(MissingAccess {
-                keys: true,
-                ..MissingAccess::default()
-            })
-            .text
-            .contains("~w1*")
-        );
-        let unknown = diagnostic(MissingAccess {
-            unknown: vec!["MULTI"],
-            ..MissingAccess::default()
-        });
-        assert!(
-            unknown.name == "unsupported_command" && unknown.text.contains("MULTI"),
-            "{unknown:?}"
-        );
-    }
-
-    #[test]
     fn the_memory_diagnostic_does_not_flap() {
         let at = |used: u64| {
             facts(

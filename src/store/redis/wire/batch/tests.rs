@@ -475,90 +475,6 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
     assert_eq!(again([moved, moved, moved, moved, protocol]), None);
 }
 
-/// The line of a key that the node does not have, as redis-server 7.0.15 sends it for a protected
-/// read, and an abort of the whole script.
-#[test]
-fn a_key_that_is_not_local_fails_only_its_own_check() {
-    let all = [windows(&[b"{a}1", b"{b}1"], Commit::Each)];
-    let batch = across_slots(&all);
-    let line = "ERR Script attempted to access a non local key in a cluster node";
-    let reply = script_with(
-        &[[-1.0, 0.0, 0.0], [7.0, 0.0, 0.0]],
-        &format!("${}\r\n{line}\r\n", line.len()),
-    );
-    let refused = Err(StoreError::NotExecuted("non_local_key"));
-    assert_eq!(used(&replies_of(&batch, &reply)[0]), [refused, Ok(7)]);
-    let aborted = format!("-{line} script: 5f, on @user_script:1.\r\n");
-    assert_eq!(
-        used(&replies_of(&batch, aborted.as_bytes())[0]),
-        [refused; 2],
-        "no key is accessed for the first time after a write"
-    );
-}
-
-/// What a server refuses because of several slots is sent again slot by slot, in the same encoding.
-#[test]
-fn a_server_that_refuses_several_slots_gets_each_slot_by_itself() {
-    let all = [
-        hits_on([b"{a}1", b"{b}1", b"{a}2"]),
-        windows(&[b"{c}1", b"{c}2"], Commit::AllOrNone),
-        request(Checks::of([on(b"{a}3", 10, 0)])),
-    ];
-    let first = batch(&all, OPTIONS);
-    assert_eq!(
-        positions(&first),
-        [
-            vec![(0, 0), (0, 2), (0, 1)],
-            vec![(1, 0), (1, 1)],
-            vec![(2, 0)]
-        ]
-    );
-    let refused =
-        "-CROSSSLOT Keys in request don't hash to the same slot (context='', command='x')";
-    let text = format!(
-        "+OK\r\n{}{refused}\r\n{refused}\r\n",
-        "+QUEUED\r\n".repeat(7)
-    );
-    let received = [text.as_bytes(), &wire(&format!("{TIME}|$-1"))].concat();
-    let mut replies = replies_of(&first, &received);
-    let again = first
-        .retries(Retry::Slots, &replies)
-        .expect("it was refused");
-    let ways: Vec<_> = again
-        .groups
-        .iter()
-        .map(|group| group.way.encoding)
-        .collect();
-    let script = GroupEncoding::Script(ScriptRef::ByHash);
-    let transaction = GroupEncoding::Transaction;
-    assert_eq!(ways, [transaction, transaction, script]);
-    assert_eq!(
-        positions(&again),
-        [vec![(0, 0), (0, 2)], vec![(0, 1)], vec![(1, 0), (1, 1)]]
-    );
-    let before = replies.clone();
-    let refused = again.refused_for_slots(&replies);
-    assert!(!refused.iter().any(|at| at.verdict(&replies).is_ok()));
-    again.read(
-        Parser::of(&wire(&format!(
-            "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :1 :1|+OK|+QUEUED|+QUEUED\
-             |+QUEUED|*3 {TIME} :1 :1|-LATE x"
-        ))),
-        &mut replies,
-    );
-    assert_eq!(used(&replies[0]), [Ok(1); 3]);
-    assert!(refused.iter().any(|at| at.verdict(&replies).is_ok()));
-    assert!(
-        again.retries(Retry::Slots, &before).is_none(),
-        "nothing is smaller than a slot"
-    );
-    replies[0].answers[0] = StoreError::Unknown(error::PROTOCOL).into();
-    assert!(
-        first.retries(Retry::Slots, &replies).is_none(),
-        "replies do not fit their commands"
-    );
-}
-
 /// Two keys of a slot that is being migrated: one has moved already, the other has not.
 #[test]
 fn only_the_moved_keys_of_a_transaction_are_redirected() {
@@ -868,27 +784,6 @@ fn an_error_of_a_merged_command_is_the_error_of_all_its_hits() {
         exchanged(&all[..1], NOW, &whole, &mut known);
         known_ttls = known;
     }
-}
-
-#[test]
-fn a_look_among_hits_keeps_its_place() {
-    let all = [
-        request(Checks::of([on(b"a", 10, 2), on(b"a", 10, 0)])),
-        request(Checks::of([on(b"a", 10, 3)])),
-        request(Checks::of([on(b"a", 10, 4)])),
-    ];
-    let batch = batch(&all, OPTIONS);
-    let mut out = CommandBuffer::default();
-    batch.write(&mut out);
-    assert_eq!(
-        out.commands(),
-        3 + 2 + 1 + 2,
-        "two INCRBYs with EXPIRE, and GET between"
-    );
-    let exec = format!("+OK{}|*6 {TIME} :2 :1 $1 2 :9 :1", "|+QUEUED".repeat(6));
-    let replies = replies_of(&batch, &wire(&exec));
-    let used: Vec<_> = replies.iter().flat_map(used).collect();
-    assert_eq!(used, [Ok(2), Ok(2), Ok(5), Ok(9)]);
 }
 
 #[test]
