@@ -129,8 +129,7 @@ fn connections() -> Vec<Row> {
         [time KEEP_ALIVE in service::server::connection,
             "time between two pings of Weir", "the client has to answer"]
         [time KEEP_ALIVE_TIMEOUT in service::server::connection,
-            "time for the answer to a ping",
-            "the connection is closed, unless Weir reads it late"]
+            "time for the answer to a ping", "the connection is closed, unless Weir reads it late"]
         [count server::Options::default() => max_concurrent_streams in service::server,
             "calls at a time on a connection",
             "a further call is refused by HTTP/2 (REFUSED_STREAM)"]

@@ -194,16 +194,11 @@ impl WatchedFolder {
     ) -> Option<Result<T, Vec<Problem>>> {
         let mut is_short = false;
         if now {
-            let loaded = self.load_all(load, &mut is_short);
-            if is_short {
-                self.warn_no_descriptor();
-                return None;
-            }
-            return Some(loaded);
+            let loaded = Some(self.load_all(load, &mut is_short));
+            return loaded.filter(|_| !self.has_no_descriptor(is_short));
         }
         let (scan, at, poll) = (self.options.scan(), Instant::now(), self.options.poll);
-        if scan.is_short {
-            self.warn_no_descriptor();
+        if self.has_no_descriptor(scan.is_short) {
             return None;
         }
         let is_forced = self.observe(scan.found, at);
@@ -227,8 +222,7 @@ impl WatchedFolder {
         };
         let texts = read_all(&self.options, &selected, previous, &mut is_short);
         let again = self.options.scan();
-        if is_short || again.is_short {
-            self.warn_no_descriptor();
+        if self.has_no_descriptor(is_short || again.is_short) {
             return None;
         }
         let is_half_read = |file: &LimitFile| {
@@ -357,14 +351,16 @@ impl WatchedFolder {
         }
     }
 
-    fn warn_no_descriptor(&mut self) {
-        if self.no_descriptor.admit(Instant::now()).is_some() {
+    /// Logs that no descriptor was free, if one `is_short`. Returns whether it is.
+    fn has_no_descriptor(&mut self, is_short: bool) -> bool {
+        if is_short && self.no_descriptor.admit(Instant::now()).is_some() {
             tracing::warn!(
                 "cannot watch {}: no file descriptor left; Weir tries again; raise the limit \
                  (ulimit -n, LimitNOFILE)",
                 self.options.path.display()
             );
         }
+        is_short
     }
 }
 

@@ -75,10 +75,8 @@ impl Version {
     /// The part that changes with the reset of a counter; empty before the first one.
     pub(super) fn last_reset(&self) -> &[u8] {
         let version = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
-        let parts = version.split(|&byte| byte == b' ');
-        parts
-            .last()
-            .filter(|last| last.starts_with(RESET.as_bytes()))
+        let last = version.rsplit(|&byte| byte == b' ').next();
+        last.filter(|last| last.starts_with(RESET.as_bytes()))
             .unwrap_or_default()
     }
 }

@@ -462,6 +462,7 @@ pub(super) async fn draining(phase: &mut Draining) -> Duration {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests wait for their tasks")]
 mod tests {
     use super::*;
     use crate::service::server::open_connections::{OpenConnections, WaitsFor};

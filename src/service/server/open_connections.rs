@@ -519,7 +519,9 @@ mod tests {
             ..Options::default()
         });
         let open: Vec<_> = (0..40).map(|_| opened(&all)).collect();
-        open.iter().for_each(|connection| connection.called(2));
+        for connection in &open {
+            connection.called(2);
+        }
         all.tick();
         let ended = open.iter().filter(|connection| must_end(connection));
         assert_eq!(ended.count(), 8, "each takes twice what an idle one takes");

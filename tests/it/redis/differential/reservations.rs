@@ -315,10 +315,7 @@ fn run_reservations(kind: AlgorithmKind) {
     // Of 400 short runs, each of these outcomes had at least 11 of 1,200, and 26 holds expired.
     let is_rare = |outcome| matches!(outcome, Outcome::Full | Outcome::MatchedLate);
     for outcome in Outcome::ALL.into_iter().filter(|one| !is_rare(*one)) {
-        let count = outcomes
-            .get(&(outcome as usize))
-            .copied()
-            .unwrap_or_default();
+        let count = outcomes.get(&(outcome as usize)).map_or(0, |count| *count);
         assert!(count * 500 > done, "{outcome:?}: {count} of {done}");
     }
     assert!(expired > 5, "{expired}");

@@ -183,8 +183,6 @@ async fn answers_without_a_window_share_a_budget() {
             Code::Ok
         );
     }
-    let refused = weir.metric("weir_calls_refused_total");
-    assert!(refused > Some(1_000.0), "{refused:?} were reset");
     let grown = weir.resident_kib().saturating_sub(before) / MIB;
     let all = 20 * 250 * answer_bytes / 1_048_576;
     assert!(
