@@ -1,5 +1,5 @@
-//! The tables of the denial cache and of the leases: set-associative, one fixed block of memory,
-//! and one lock for each set.
+//! The tables of the denial cache and of hits drawn ahead: set-associative, one fixed block of
+//! memory, and one lock for each set.
 //!
 //! A counter is found by the fingerprint of its key and of every number of its algorithm. So a
 //! changed limit does not find an entry of its old numbers.

@@ -47,7 +47,7 @@ impl Change {
     /// More than the places of any limit.
     const RADIX: u64 = 1 << 14;
 
-    /// The change that a row of `lua/concurrency.lua` holds.
+    /// The change that a row of the script holds.
     pub const fn of_row(number: u64) -> Self {
         Self {
             age: Span::from_micros(number / Self::RADIX),

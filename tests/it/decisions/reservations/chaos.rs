@@ -146,7 +146,11 @@ async fn a_replica_is_killed() {
             other,
         };
         callers.push(tokio::spawn(async move {
-            for round in 0..12 {
+            for round in 0..200 {
+                let waits_for_kill = of_killed && caller.other.is_some();
+                if round >= 12 && !waits_for_kill {
+                    break;
+                }
                 let kind = number as u32 / 4 + round;
                 let id = format!("{number}.{round}");
                 let cost = caller.request(&key, &id, kind).await;
