@@ -153,11 +153,12 @@ impl Leases {
         let Some(table) = self.0.table.get() else {
             return;
         };
+        let now = table.micros(Instant::now());
         for check in checks.iter().filter(|check| check.draws_ahead) {
             let key = fingerprint(check);
             let mut set = table.set(key);
             for entry in set.iter_mut().filter(|entry| entry.key == key) {
-                self.count_unused(entry.lease, table.micros(Instant::now()));
+                self.count_unused(entry.lease, now);
                 *entry = LeaseEntry::default();
             }
         }

@@ -102,7 +102,7 @@ fn end_bytes(release: &Checks) -> usize {
 /// Decisions on a row.
 pub(super) struct Decided {
     pub(super) plan: Plan,
-    /// Of all checks.
+    /// On all checks of the plan, with its trials.
     pub(super) decisions: Decisions,
     /// How long shapers hold the request.
     pub(super) delay: Span,

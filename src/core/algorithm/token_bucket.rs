@@ -122,8 +122,8 @@ impl TokenBucket {
         (hits * self.flow.per_hit()).cast_signed()
     }
 
-    /// The units that hits of a hold would give back, if this was the highest level since they were
-    /// taken.
+    /// The units that a refund of a hold's hits would add, if this was the highest level since they
+    /// were taken.
     pub(super) fn refundable(&self, hits: u64, highest: i64) -> i64 {
         let missing = self.full().saturating_sub(highest);
         self.units(hits).min(missing).max(0)

@@ -20,7 +20,7 @@ use super::examples::configuration;
 use super::istio::{at_mut, insert_before, list};
 use super::{at, documents, documents_in, items, run, shell, text};
 use crate::support::envoy::{Envoy, validate, with};
-use crate::support::http_client::{Response, call, post};
+use crate::support::http_client::{Response, call};
 use crate::support::wait::{away_from_the_end_of_a_minute, eventually};
 use crate::support::{Weir, descriptor, request, tools};
 
@@ -227,26 +227,11 @@ impl Site {
     }
 
     fn left(&self, domain: &str, entries: &[(&str, &str)]) -> u64 {
-        let entries = entries.iter();
-        let entries: Vec<_> = entries
-            .map(|(key, value)| json!({ "key": key, "value": value }))
-            .collect();
-        let peek = json!({ "entries": entries, "hitsAddend": "0" });
-        let body = json!({ "domain": domain, "descriptors": [peek] }).to_string();
-        let answer = post(self.weir.http_addr(), "/json", body.as_bytes()).body;
-        let answer: Value = serde_json::from_str(&answer).expect("JSON");
-        answer["statuses"][0]["limitRemaining"]
-            .as_u64()
-            .unwrap_or_default()
+        super::left(&self.weir, domain, entries)
     }
 
     fn assert_left(&self, domain: &str, entries: &[(&str, &str)], expected: u64) {
-        let is_left = || (self.left(domain, entries) == expected).then_some(());
-        assert!(
-            eventually(is_left).is_some(),
-            "{entries:?} have {} left, not {expected}",
-            self.left(domain, entries)
-        );
+        super::assert_left(&self.weir, domain, entries, expected);
     }
 
     /// The number of settlements that ended a hold.

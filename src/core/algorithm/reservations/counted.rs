@@ -20,7 +20,7 @@ pub(super) enum CountedHits<'a> {
         bucket: &'a TokenBucket,
         peaks: &'a Peaks,
         level: i64,
-        /// Units that the added parts would give back.
+        /// Units that a refund of the added parts would add.
         given: i64,
     },
 }
